@@ -20,7 +20,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor import implicit
 from lenetgpu.stages.conv.tuned import direct
-from lenetgpu.stages.registry import Rows, Variant, find, variant
+from lenetgpu.stages.registry import Rows, Variant, conv_variant, find
 
 _LEAST_MEMORY = ("direct.tuned", "tensor.wgmma_tf32x3")  # almost no workspace
 FURTHER = 4  # tilings that `conv --tune` times in addition to the cost model's own
@@ -244,8 +244,7 @@ def refusal(problem: Conv) -> str | None:
     return why_none(problem, machines.current()) if problem.requires else direct.refusal(problem)
 
 
-@variant(
-    kind="conv",
+@conv_variant(
     family="best",
     reads="NCHW",
     writes="NCHW",

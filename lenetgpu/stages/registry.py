@@ -10,6 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -231,6 +232,14 @@ def variant(**fields: Any) -> Callable[[Callable[..., None]], Callable[..., None
         return run
 
     return register
+
+
+conv_variant = partial(variant, kind="conv")
+pool_variant = partial(variant, kind="pool")
+fc_variant = partial(variant, kind="fc")
+argmax_variant = partial(variant, kind="argmax")
+features_variant = partial(variant, kind=FEATURES)
+classifier_variant = partial(variant, kind=CLASSIFIER)
 
 
 class _Offer(NamedTuple):

@@ -7,7 +7,7 @@ from lenetgpu.gpu.blas import largest_of_rows
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Argmax
 from lenetgpu.stages.defines import launch_each
-from lenetgpu.stages.registry import variant
+from lenetgpu.stages.registry import argmax_variant
 
 _RANKS, _LABELS = (Kernel.beside(__file__, name, THREADS=256) for name in ("ranks", "labels"))
 
@@ -17,8 +17,7 @@ def _prepare(w: None, problem: Argmax, batch: int) -> tuple[Any, Any]:
     return cupy.empty((batch, problem.K), cupy.float64), cupy.zeros(batch, cupy.int64)
 
 
-@variant(
-    kind="argmax",
+@argmax_variant(
     family="cublas",
     prepare=_prepare,
     kernels=lambda problem, batch: (_RANKS, _LABELS),

@@ -8,7 +8,7 @@ from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Argmax
-from lenetgpu.stages.registry import cuda, of_shape, variant
+from lenetgpu.stages.registry import argmax_variant, cuda, of_shape, variant
 from lenetgpu.stages.sectors import WARP, Counted, counted, explained
 
 
@@ -22,7 +22,7 @@ def _loops(x, y):  # type: ignore[no-untyped-def]
         y[n] = best
 
 
-@variant(kind="argmax", family="serial", paper="report 3.3, table 12: the serial code")
+@argmax_variant(family="serial", paper="report 3.3, table 12: the serial code")
 def loops(x: Any, y: Any, problem: Argmax) -> None:
     """Two nested loops, over images and their scores, on one CPU thread."""
     _loops(x, y)
@@ -33,7 +33,7 @@ _COURSE_IMAGES = 1024
 _LIST_THREADS = 256
 
 
-@variant(kind="argmax", family="numpy")
+@argmax_variant(family="numpy")
 def argmax(x: Any, y: Any, problem: Argmax) -> None:
     """NumPy's argmax over the rows."""
     y[:] = x.argmax(axis=1)
@@ -44,9 +44,13 @@ def _thread(problem: Argmax, images: int) -> Kernel:
     return Kernel.beside(__file__, "argmax_thread", K=problem.K, IMAGES=images)
 
 
-def _scan(x: Any, y: Any, problem: Argmax, images: int) -> None:
-    kernel = _thread(problem, images)
-    launch(kernel, (blocks_for(len(x), images),), (images,), (x, y, np.int32(len(x))))
+def _images(kernel: Kernel) -> int:
+    """Return the images per block."""
+    return int(dict(kernel.defines)["IMAGES"])
+
+
+def _scan(kernel: Kernel, block: tuple[int, ...], x: Any, y: Any) -> None:
+    launch(kernel, (blocks_for(len(x), _images(kernel)),), block, (x, y, np.int32(len(x))))
 
 
 scan = partial(variant, kind="argmax", needs=cuda())
@@ -59,7 +63,7 @@ scan = partial(variant, kind="argmax", needs=cuda())
 )
 def per_image(x: Any, y: Any, problem: Argmax) -> None:
     """One thread scans the scores of one image."""
-    _scan(x, y, problem, _THREAD_IMAGES)
+    _scan(_thread(problem, _THREAD_IMAGES), (_THREAD_IMAGES,), x, y)
 
 
 def access_counts(problem: Argmax) -> tuple[Counted, Counted]:
@@ -76,16 +80,13 @@ def access_counts(problem: Argmax) -> tuple[Counted, Counted]:
 )
 def wide_blocks(x: Any, y: Any, problem: Argmax) -> None:
     """One thread scans the scores of one image, 1,024 threads per block."""
-    _scan(x, y, problem, _COURSE_IMAGES)
-
-
-def _list_images(problem: Argmax) -> int:
-    return max(1, _LIST_THREADS // ((problem.K + 1) // 2))
+    _scan(_thread(problem, _COURSE_IMAGES), (_COURSE_IMAGES,), x, y)
 
 
 @cache
 def _list(problem: Argmax) -> Kernel:
-    return Kernel.beside(__file__, "argmax_list", K=problem.K, IMAGES=_list_images(problem))
+    images = max(1, _LIST_THREADS // ((problem.K + 1) // 2))
+    return Kernel.beside(__file__, "argmax_list", K=problem.K, IMAGES=images)
 
 
 @scan(
@@ -97,18 +98,13 @@ def _list(problem: Argmax) -> Kernel:
 )
 def list_(x: Any, y: Any, problem: Argmax) -> None:
     """Half as many threads as scores reduce the list pair by pair in shared memory."""
-    images = _list_images(problem)
-    block = ((problem.K + 1) // 2, images)
-    launch(_list(problem), (blocks_for(len(x), images),), block, (x, y, np.int32(len(x))))
-
-
-def _lanes(problem: Argmax) -> int:
-    return min(32, 1 << (problem.K - 1).bit_length())
+    kernel = _list(problem)
+    _scan(kernel, ((problem.K + 1) // 2, _images(kernel)), x, y)
 
 
 @cache
 def _shuffle(problem: Argmax) -> Kernel:
-    lanes = _lanes(problem)
+    lanes = min(32, 1 << (problem.K - 1).bit_length())
     groups = {"LANES": lanes, "IMAGES": _LIST_THREADS // lanes}
     return Kernel.beside(__file__, "argmax_shuffle", K=problem.K, **groups)
 
@@ -116,5 +112,4 @@ def _shuffle(problem: Argmax) -> Kernel:
 @scan(family="reduction", kernels=of_shape(_shuffle), paper="report 3.3.2 without its barriers")
 def shuffle(x: Any, y: Any, problem: Argmax) -> None:
     """A group of lanes per image reduces by warp shuffles."""
-    grid = (blocks_for(len(x), _LIST_THREADS // _lanes(problem)),)
-    launch(_shuffle(problem), grid, (_LIST_THREADS,), (x, y, np.int32(len(x))))
+    _scan(_shuffle(problem), (_LIST_THREADS,), x, y)

@@ -9,7 +9,7 @@ from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Argmax
-from lenetgpu.stages.registry import of_shape, variant
+from lenetgpu.stages.registry import argmax_variant, of_shape
 
 _IMAGES = 128
 _TILE = 32
@@ -33,7 +33,7 @@ def _four(x, y, lo, hi):  # type: ignore[no-untyped-def]
         n += wide
 
 
-@variant(kind="argmax", family="tiled", paper="report 3.3.1 on a CPU")
+@argmax_variant(family="tiled", paper="report 3.3.1 on a CPU")
 def four(x: Any, y: Any, problem: Argmax) -> None:
     """Four images at a time, running maxima in registers, on all cores."""
     parallel_ranges(len(x), lambda lo, hi: _four(x, y, lo, hi), least=_LEAST)
@@ -45,8 +45,7 @@ def _kernel(problem: Argmax) -> Kernel:
     return Kernel.beside(__file__, "argmax_tile", K=problem.K, **tile)
 
 
-@variant(
-    kind="argmax",
+@argmax_variant(
     family="tiled",
     kernels=of_shape(_kernel),
     paper="report 3.3.1, with the loads of its 2.1.3",

@@ -13,7 +13,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import FLOAT_BYTES, Argmax
 from lenetgpu.stages.defines import launch_each
-from lenetgpu.stages.registry import of_shape, variant
+from lenetgpu.stages.registry import argmax_variant, of_shape
 
 _CPU_WORKSPACE_BYTES = 8 << 20
 
@@ -43,8 +43,7 @@ def _prepare(w: None, problem: Argmax, batch: int) -> SimpleNamespace:
     )
 
 
-@variant(
-    kind="argmax",
+@argmax_variant(
     family="unrolled",
     also="cublas.blas",
     prepare=_prepare,
@@ -68,8 +67,7 @@ def _kernel(problem: Argmax) -> Kernel:
     return Kernel.beside(__file__, "argmax_pairs", K=problem.K, THREADS=256)
 
 
-@variant(
-    kind="argmax",
+@argmax_variant(
     family="unrolled",
     kernels=of_shape(_kernel),
     paper="report 3.3 in the manner of its 2.2.1",

@@ -12,7 +12,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
 from lenetgpu.stages.defines import MAPS, conv_kernel, launch_each
-from lenetgpu.stages.registry import of_shape, variant
+from lenetgpu.stages.registry import conv_variant, of_shape
 
 _CPU_WORKSPACE_BYTES = 32 << 20
 _THREADS = 128
@@ -55,8 +55,7 @@ def cpu_spectrum(w: Any, problem: Conv, batch: int) -> CpuSpectrum:
     return CpuSpectrum(filters, size, images_within(batch, per_image, _CPU_WORKSPACE_BYTES))
 
 
-@variant(
-    kind="conv",
+@conv_variant(
     family="fft",
     options="strides pads dilation",
     prepare=cpu_spectrum,
@@ -135,8 +134,7 @@ def gpu_spectrum(w: Any, problem: Conv, batch: int) -> GpuSpectrum:
     )
 
 
-@variant(
-    kind="conv",
+@conv_variant(
     family="fft",
     reads=MAPS[::-1],
     writes=MAPS[::-1],

@@ -5,7 +5,7 @@ from typing import Any
 from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.windows import Epilogue, epilogue
-from lenetgpu.stages.registry import variant
+from lenetgpu.stages.registry import conv_variant
 
 
 @lazy_njit
@@ -31,8 +31,7 @@ def _loops(x, w, y, step, pad, far):  # type: ignore[no-untyped-def]
                     y[n, oy, ox, m] = total
 
 
-@variant(
-    kind="conv",
+@conv_variant(
     family="serial",
     options="strides pads dilation groups bias relu fp16 bf16",
     prepare=epilogue,

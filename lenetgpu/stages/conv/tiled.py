@@ -10,7 +10,7 @@ from lenetgpu.cpu.memory import require_free
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.windows import Padded, columns, padding
-from lenetgpu.stages.registry import variant
+from lenetgpu.stages.registry import conv_variant
 
 
 @dataclass
@@ -34,8 +34,7 @@ def _prepare(w: Any, problem: Conv, batch: int) -> _Packed:
     return _Packed(Lines(packed, native(ROWS_TIMES_MATRIX)), padding(problem, batch), dilated)
 
 
-@variant(
-    kind="conv",
+@conv_variant(
     family="tiled",
     options="strides pads dilation",
     prepare=_prepare,

@@ -15,7 +15,7 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.course.counts import flat_counts, image_counts
 from lenetgpu.stages.conv.windows import Epilogue, Padded, epilogue, padding, windows
 from lenetgpu.stages.defines import MAPS, conv_kernel, launch_each, odd_outputs
-from lenetgpu.stages.registry import Rows, of_shape, variant
+from lenetgpu.stages.registry import Rows, conv_variant, of_shape, variant
 from lenetgpu.stages.sectors import conv_moves, efficiency_rows, reuse
 
 _CPU_WORKSPACE_BYTES = 8 << 20
@@ -62,8 +62,7 @@ def _by_elements(seen: Any, matrix: Any, workspace: Any, y: Any) -> None:
             out += product
 
 
-@variant(
-    kind="conv",
+@conv_variant(
     family="unrolled",
     options="strides pads dilation groups bias relu fp16 bf16",
     also="cublas.blas",

@@ -10,7 +10,7 @@ from lenetgpu.cpu.jit import addresses, native
 from lenetgpu.cpu.memory import aligned_empty
 from lenetgpu.cpu.threads import parallel_ranges, thread_count
 from lenetgpu.problems import Conv, ConvPool
-from lenetgpu.stages.registry import variant
+from lenetgpu.stages.registry import conv_variant, variant
 
 _SIDE, _OUTPUTS, _CHANNELS, _FILTERS = 5, 4, 16, 32
 PART = 8  # least images worth handing to another thread
@@ -84,8 +84,7 @@ def run(x: Any, w: Prepared, y: Any) -> None:
     w.workspaces.run(len(x), lambda at, lo, hi: w.kernel(*pointers, at, lo, hi, *w.sizes))
 
 
-@variant(
-    kind="conv",
+@conv_variant(
     family="winograd",
     prepare=lambda w, problem, batch: prepare(w, problem, means=False),
     supports=refusal,

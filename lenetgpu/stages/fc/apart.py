@@ -8,7 +8,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Fc
 from lenetgpu.stages.defines import launch_each
-from lenetgpu.stages.registry import of_shape, variant
+from lenetgpu.stages.registry import fc_variant, of_shape
 from lenetgpu.stages.sectors import NONE, Counted, counted, explained
 
 _TILE, _COLUMNS = 32, 4
@@ -41,8 +41,7 @@ def access_counts(problem: Fc) -> tuple[Counted, Counted]:
     return loads, stores
 
 
-@variant(
-    kind="fc",
+@fc_variant(
     family="tiled",
     kernels=of_shape(_kernels),
     explain=explained(access_counts),

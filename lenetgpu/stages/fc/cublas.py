@@ -24,9 +24,10 @@ def numpy(x: Any, w: Any, y: Any, problem: Fc) -> None:
         np.maximum(y, 0, out=y)
 
 
-def rectify(y: Any) -> None:
-    """Apply max(y, 0) in place to a float32 GPU array with the kernel RELU."""
-    launch_each(RELU, y.size, y)
+def rectify(y: Any, problem: Fc) -> None:
+    """Apply the layer's ReLU, if it has one, in place to a float32 GPU array."""
+    if problem.relu:
+        launch_each(RELU, y.size, y)
 
 
 cublas = partial(variant, kind="fc", family="cublas", needs=cuda())
@@ -40,8 +41,7 @@ cublas = partial(variant, kind="fc", family="cublas", needs=cuda())
 def sgemm(x: Any, w: Any, y: Any, problem: Fc) -> None:
     """cuBLAS SGEMM without TF32, then a ReLU kernel."""
     exact_sgemm(x, w, y)
-    if problem.relu:
-        rectify(y)
+    rectify(y, problem)
 
 
 def _prepare_half(w: Any, problem: Fc, batch: int) -> tuple[Any, Any]:
@@ -59,5 +59,4 @@ def half(x: Any, w: tuple[Any, Any], y: Any, problem: Fc) -> None:
     weights, inputs = w[0], w[1][: len(x)]
     launch_each(_TO_HALF, x.size, x, inputs)
     half_gemm(inputs, weights, y)
-    if problem.relu:
-        rectify(y)
+    rectify(y, problem)

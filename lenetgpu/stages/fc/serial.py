@@ -4,7 +4,7 @@ from typing import Any
 
 from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.problems import Fc
-from lenetgpu.stages.registry import variant
+from lenetgpu.stages.registry import fc_variant
 
 
 @lazy_njit
@@ -17,7 +17,7 @@ def _loops(x, w, y, relu):  # type: ignore[no-untyped-def]
             y[n, m] = 0 if relu and total < 0 else total
 
 
-@variant(kind="fc", family="serial", paper="report 1: the serial code")
+@fc_variant(family="serial", paper="report 1: the serial code")
 def loops(x: Any, w: Any, y: Any, problem: Fc) -> None:
     """Three nested scalar loops on one CPU thread."""
     _loops(x, w, y, problem.relu)

@@ -9,7 +9,7 @@ from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Fc
-from lenetgpu.stages.registry import of_shape, variant
+from lenetgpu.stages.registry import fc_variant, of_shape
 
 _TILE = 32
 _PART = 1 << 23  # multiply-adds per thread below which another thread does not pay off
@@ -21,7 +21,7 @@ def _pack(w: Any, problem: Fc, batch: int) -> Any:
     return Lines(pack_weights(w.reshape(1, problem.K, problem.M)), native(ROWS_TIMES_MATRIX))
 
 
-@variant(kind="fc", family="tiled", prepare=_pack, paper="report figs 4-6 on a CPU")
+@fc_variant(family="tiled", prepare=_pack, paper="report figs 4-6 on a CPU")
 def blocked(x: Any, w: Any, y: Any, problem: Fc) -> None:
     """Register tiles of images x outputs, vector fused multiply-adds, on all cores."""
     x = np.ascontiguousarray(x, np.float32)
@@ -39,8 +39,7 @@ def _kernel(problem: Fc) -> Kernel:
     return Kernel.beside(__file__, "fully_forward_tile", **shape)
 
 
-@variant(
-    kind="fc",
+@fc_variant(
     family="tiled",
     kernels=of_shape(_kernel),
     paper="report figs 4-6: fully_forward_tile",

@@ -14,7 +14,7 @@ from lenetgpu.network import stage
 from lenetgpu.problems import Conv, Fc
 from lenetgpu.stages.conv import fft, unrolled
 from lenetgpu.stages.fc.cublas import RELU, rectify
-from lenetgpu.stages.registry import of_shape, variant
+from lenetgpu.stages.registry import fc_variant, of_shape
 
 
 def as_conv(problem: Fc) -> Conv:
@@ -28,8 +28,7 @@ def _with_relu(problem: Fc, *kernels: Kernel) -> tuple[Kernel, ...]:
     return (*kernels, RELU) if problem.relu else kernels
 
 
-@variant(
-    kind="fc",
+@fc_variant(
     family="unrolled",
     kernels=of_shape(lambda problem: _with_relu(problem, unrolled.naive_kernel(as_conv(problem)))),
     paper="report 2.2.1 and figs 4-6: a layer is a valid convolution",
@@ -37,8 +36,7 @@ def _with_relu(problem: Fc, *kernels: Kernel) -> tuple[Kernel, ...]:
 def naive(x: Any, w: Any, y: Any, problem: Fc) -> None:
     """A convolution with filters as large as the map, one output per thread, then a ReLU kernel."""
     unrolled.naive(x, w, y, as_conv(problem))
-    if problem.relu:
-        rectify(y)
+    rectify(y, problem)
 
 
 def _spectrum(make: Callable[[Any, Conv, int], Any], w: Any, problem: Fc, batch: int) -> Any:
@@ -46,8 +44,7 @@ def _spectrum(make: Callable[[Any, Conv, int], Any], w: Any, problem: Fc, batch:
     return make(w.reshape(conv.weight_shape), conv, batch)
 
 
-@variant(
-    kind="fc",
+@fc_variant(
     family="fft",
     prepare=partial(_spectrum, fft.cpu_spectrum),
     paper="report 2.4 on a CPU: a layer is a valid convolution",
@@ -60,8 +57,7 @@ def pocketfft(x: Any, w: fft.CpuSpectrum, y: Any, problem: Fc) -> None:
         np.maximum(y, 0, out=y)
 
 
-@variant(
-    kind="fc",
+@fc_variant(
     family="fft",
     prepare=partial(_spectrum, fft.gpu_spectrum),
     kernels=of_shape(lambda problem: _with_relu(problem, *fft.fft_kernels(as_conv(problem)))),
@@ -70,5 +66,4 @@ def pocketfft(x: Any, w: fft.CpuSpectrum, y: Any, problem: Fc) -> None:
 def cufft(x: Any, w: fft.GpuSpectrum, y: Any, problem: Fc) -> None:
     """A convolution with filters as large as the map, by cuFFT, then a ReLU kernel."""
     fft.cufft(x, w, y, as_conv(problem))
-    if problem.relu:
-        rectify(y)
+    rectify(y, problem)

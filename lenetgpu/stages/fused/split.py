@@ -9,13 +9,14 @@ fp16. A scale is given by its exponent: `k` means 2**k.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from lenetgpu.arrays import Array, cupy, np
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import PIXEL_SCALE
-from lenetgpu.stages.registry import Kernels
+from lenetgpu.stages.registry import Kernels, classifier_variant, features_variant, hopper
 
 
 def output_args(y: tuple[Any, Any]) -> tuple[Any, Any, Any]:
@@ -78,6 +79,10 @@ class Filters:
 def in_fp16(conv1: Callable[[Any], Array], conv2: Callable[[Any], Array]) -> Prepare:
     """Return a `Variant.prepare` from functions that pack the two convolutions' filters as fp16."""
     return lambda w, problem, batch: Filters(cupy.asarray(conv1(w[0])), cupy.asarray(conv2(w[1])))
+
+
+hopper_features = partial(features_variant, needs=hopper())
+hopper_classifier = partial(classifier_variant, needs=hopper())
 
 
 def of_pixels(kernel: Callable[[bool], Kernel]) -> Kernels:

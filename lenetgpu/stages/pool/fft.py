@@ -11,7 +11,7 @@ from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv, Pool
 from lenetgpu.stages.conv.fft import fft_kernels, fft_plan, fft_size
 from lenetgpu.stages.defines import launch_each, map_defines
-from lenetgpu.stages.registry import of_shape, variant
+from lenetgpu.stages.registry import of_shape, pool_variant
 
 _CPU_WORKSPACE_BYTES = 32 << 20
 _MAPS = ("NCHW", "NHWC")
@@ -34,8 +34,7 @@ def _prepare_cpu(w: None, problem: Pool, batch: int) -> tuple[Any, tuple[int, in
     return _spectrum(size)[..., None], size, images_within(batch, per_image, _CPU_WORKSPACE_BYTES)
 
 
-@variant(
-    kind="pool",
+@pool_variant(
     family="fft",
     prepare=_prepare_cpu,
     paper="report 2.4 and 3.2 on a CPU: a mean is a box filter",
@@ -75,8 +74,7 @@ def _prepare_gpu(w: None, problem: Pool, batch: int) -> SimpleNamespace:
     )
 
 
-@variant(
-    kind="pool",
+@pool_variant(
     family="fft",
     reads=_MAPS,
     writes=_MAPS,

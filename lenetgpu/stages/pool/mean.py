@@ -9,7 +9,7 @@ from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
 from lenetgpu.stages.defines import MAPS, launch_each, map_defines
-from lenetgpu.stages.registry import of_shape, variant
+from lenetgpu.stages.registry import of_shape, pool_variant, variant
 from lenetgpu.stages.sectors import NONE, WARP, Counted, Offsets, counted, explained, gather
 
 
@@ -69,7 +69,7 @@ def two_passes(x: Any, rectified: Any, y: Any, problem: Pool) -> None:
     launch_each(_kernel(problem, "mean"), y.size, between, y)
 
 
-@variant(kind="pool", family="fused", paper="report 3.2.2 on a CPU")
+@pool_variant(family="fused", paper="report 3.2.2 on a CPU")
 def rows(x: Any, y: Any, problem: Pool) -> None:
     """ReLU inside the mean, vectorised along channels, on all cores."""
     parallel_ranges(len(x) * y.shape[1], lambda lo, hi: _rows(x, y, lo, hi))

@@ -5,7 +5,7 @@ from typing import Any
 from lenetgpu.arrays import np
 from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.problems import Pool
-from lenetgpu.stages.registry import variant
+from lenetgpu.stages.registry import pool_variant
 
 
 @lazy_njit
@@ -28,8 +28,7 @@ def mean_loops(x, y):  # type: ignore[no-untyped-def]
                 y[oy, ox, c] = total * y.dtype.type(0.25)
 
 
-@variant(
-    kind="pool",
+@pool_variant(
     family="serial",
     prepare=lambda w, problem, batch: np.empty(problem.in_shape, np.float32),
     paper="report 3.1 and 3.2, tables 9 and 11: the serial code",

@@ -9,7 +9,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
 from lenetgpu.stages.defines import MAPS
-from lenetgpu.stages.registry import of_shape, variant
+from lenetgpu.stages.registry import of_shape, pool_variant
 
 _THREADS = 256
 _TILE_BYTES = 8 << 10
@@ -32,8 +32,7 @@ def _lines_in(x, y, lo, hi):  # type: ignore[no-untyped-def]
                         y[line, ox, c] = (y[line, ox, c] + pair) * quarter
 
 
-@variant(
-    kind="pool",
+@pool_variant(
     family="tiled",
     paper="report 3.2.3 on a CPU: the tile is a line of the output, in cache",
 )
@@ -68,8 +67,7 @@ def _keeps_layout(problem: Pool) -> str | None:
     return None
 
 
-@variant(
-    kind="pool",
+@pool_variant(
     family="tiled",
     reads=MAPS,
     writes=MAPS,

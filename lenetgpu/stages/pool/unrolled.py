@@ -12,7 +12,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import WORKSPACE_BYTES, images_within
 from lenetgpu.problems import FLOAT_BYTES, Pool
 from lenetgpu.stages.defines import MAPS, launch_each, map_defines
-from lenetgpu.stages.registry import of_shape, variant
+from lenetgpu.stages.registry import of_shape, pool_variant, variant
 
 _WINDOW, _THREADS = 4, 256
 _CPU_WORKSPACE_BYTES = 8 << 20
@@ -37,8 +37,7 @@ def _parts(x: Any, rows: Any, y: Any, problem: Pool) -> Iterator[tuple[Any, Any,
         yield x[lo : lo + chunk], rows[: _WINDOW * out.size], out
 
 
-@variant(
-    kind="pool",
+@pool_variant(
     family="unrolled",
     also="cublas.blas",
     prepare=lambda w, problem, batch: _workspace(np, problem, batch, _CPU_WORKSPACE_BYTES),

@@ -14,7 +14,7 @@ from lenetgpu.problems import FLOAT_BYTES, Conv
 from lenetgpu.stages.conv.convnet2.ladder import Tile
 from lenetgpu.stages.conv.convnet2.layout import TRANSPOSE, indexable, transpose
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import hopper, variant
+from lenetgpu.stages.registry import conv_variant, hopper
 
 _VECTOR = 4
 _CHUNKS = (4, 8, 16, 32)
@@ -159,8 +159,7 @@ def convolve(images: Any, state: Windows, y: Any, n: int, problem: Conv, spans: 
     launch(kernel, (tile.blocks(problem, n),), tile.block, args, tile.shared_bytes)
 
 
-@variant(
-    kind="conv",
+@conv_variant(
     family="convnet2",
     reads=("NCHW", "NHWC"),
     writes="NCHW",

@@ -6,7 +6,7 @@ from typing import Any
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.defines import MAPS, launch_each, map_defines
-from lenetgpu.stages.registry import of_shape, variant
+from lenetgpu.stages.registry import conv_variant, of_shape
 from lenetgpu.stages.sectors import reuse
 
 _THREADS = 256
@@ -25,8 +25,7 @@ def _kernels(problem: Conv) -> tuple[Kernel, ...]:
     return (Kernel.beside(__file__, "conv_grouped", **defines),)
 
 
-@variant(
-    kind="conv",
+@conv_variant(
     family="direct",
     reads=MAPS,
     writes=MAPS,

@@ -6,10 +6,10 @@ from typing import Any
 from lenetgpu.arrays import Array, cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import CLASSES, CLASSIFIER, Classifier
+from lenetgpu.network import CLASSES, Classifier
 from lenetgpu.stages.fused.cuda_cores.tuning import TUNINGS, Tuning, tuning
 from lenetgpu.stages.fused.split import on_device
-from lenetgpu.stages.registry import variant
+from lenetgpu.stages.registry import classifier_variant
 
 _HIDDEN, _THREADS, _STAGES = 128, 128, 2
 
@@ -39,8 +39,7 @@ def _prepare(w: Any, problem: Classifier, batch: int) -> Any:
     return on_device(fc1=fc1, fc2=fc2, scores=unasked)
 
 
-@variant(
-    kind=CLASSIFIER,
+@classifier_variant(
     family="cuda_cores_fp32",
     also="plain.classifier",
     reads="F32",

@@ -5,10 +5,10 @@ from typing import Any
 
 from lenetgpu.arrays import cupy
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import FEATURES, Features
+from lenetgpu.network import Features
 from lenetgpu.stages.fused.cuda_cores import conv1, conv2
 from lenetgpu.stages.fused.cuda_cores.tuning import TUNINGS, tuning
-from lenetgpu.stages.registry import of_shape, variant
+from lenetgpu.stages.registry import features_variant, of_shape
 
 
 def _prepare(w: Any, problem: Features, batch: int) -> SimpleNamespace:
@@ -24,8 +24,7 @@ def _kernels(problem: Features) -> tuple[Kernel, ...]:
     return (*first, *map(conv2.kernel, TUNINGS))
 
 
-@variant(
-    kind=FEATURES,
+@features_variant(
     family="cuda_cores_fp32",
     also="plain.features",
     writes="F32",

@@ -6,12 +6,12 @@ from lenetgpu.arrays import Array, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import WARP, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import FEATURES, Features
+from lenetgpu.network import Features
 from lenetgpu.stages.fused.cuda_cores.tuning import POINTS
 from lenetgpu.stages.fused.mma.pack import fragments
 from lenetgpu.stages.fused.split import Filters, in_fp16, of_pixels
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack
-from lenetgpu.stages.registry import cuda, variant
+from lenetgpu.stages.registry import cuda, features_variant
 
 WARPS = IMAGES = 8  # warps of a block (8 conv2 outputs each), and images of a block
 
@@ -56,8 +56,7 @@ def kernel(uint8: bool) -> Kernel:
     return Kernel.beside(__file__, "mma_winograd_features", **defines)
 
 
-@variant(
-    kind=FEATURES,
+@features_variant(
     family="mma_winograd_fp16",
     writes="F16",
     needs=cuda(80),

@@ -4,11 +4,10 @@ from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import CLASSES, CLASSIFIER, FEATURE_COUNT, Classifier
-from lenetgpu.stages.fused.split import on_device, output_args
+from lenetgpu.network import CLASSES, FEATURE_COUNT, Classifier
+from lenetgpu.stages.fused.split import hopper_classifier, on_device, output_args
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma.fp16_pack import HIDDEN, pack_fc1, pack_fc2
-from lenetgpu.stages.registry import hopper, variant
 
 _CLUSTER = 2
 _THREADS = 256 + 32
@@ -28,12 +27,10 @@ def kernel() -> Kernel:
     return Kernel.beside(__file__, "classifier", **sizes)
 
 
-@variant(
-    kind=CLASSIFIER,
+@hopper_classifier(
     family="wgmma_fp16",
     also="fused.classifier",
     reads="F16",
-    needs=hopper(),
     precision="fp16",
     prepare=lambda w, problem, batch: on_device(fc1=pack_fc1(w[2]), fc2=pack_fc2(w[3])),
     kernels=lambda problem, batch: (kernel(),),

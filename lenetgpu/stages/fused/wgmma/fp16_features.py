@@ -6,10 +6,9 @@ from typing import Any
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import FEATURES, Features
-from lenetgpu.stages.fused.split import Filters, in_fp16, of_pixels
+from lenetgpu.network import Features
+from lenetgpu.stages.fused.split import Filters, hopper_features, in_fp16, of_pixels
 from lenetgpu.stages.fused.wgmma.fp16_pack import pack_conv1, pack_conv2
-from lenetgpu.stages.registry import hopper, variant
 
 IMAGES = 2  # images per warpgroup
 TILE_IMAGES = 80
@@ -56,12 +55,10 @@ def kernel(uint8: bool) -> Kernel:
     return TILING.kernel(__file__, "features", uint8)
 
 
-@variant(
-    kind=FEATURES,
+@hopper_features(
     family="wgmma_fp16",
     also="fused.features",
     writes="F16",
-    needs=hopper(),
     precision="fp16",
     prepare=in_fp16(pack_conv1, pack_conv2),
     kernels=of_pixels(kernel),

@@ -6,11 +6,10 @@ from lenetgpu.arrays import np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import CLASSIFIER, Classifier
-from lenetgpu.stages.fused.split import on_device, output_args
+from lenetgpu.network import Classifier
+from lenetgpu.stages.fused.split import hopper_classifier, on_device, output_args
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma.fp16_pack import VECS, pack
-from lenetgpu.stages.registry import hopper, variant
 
 _THREADS = 256
 _SHARED_BYTES = SM_90_BLOCK_BYTES
@@ -27,12 +26,10 @@ def _prepare(w: Any, problem: Classifier, batch: int) -> Any:
     return on_device(fc1=packed.fc1, fc2=packed.fc2, scale1=np.float32(packed.factors.fc1))
 
 
-@variant(
-    kind=CLASSIFIER,
+@hopper_classifier(
     family="wgmma_fp16x3",
     also="split.classifier",
     reads="F16X2",
-    needs=hopper(),
     precision="fp16x3",
     prepare=_prepare,
     kernels=lambda problem, batch: (kernel(),),

@@ -5,11 +5,10 @@ from typing import Any
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import FEATURES, Features
-from lenetgpu.stages.fused.split import Filters, filters, of_pixels
+from lenetgpu.network import Features
+from lenetgpu.stages.fused.split import Filters, filters, hopper_features, of_pixels
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma.fp16_pack import pack
-from lenetgpu.stages.registry import hopper, variant
 
 _BATCH = 4
 _THREADS = 384
@@ -23,12 +22,10 @@ def kernel(uint8: bool) -> Kernel:
     return Kernel.beside(__file__, "split_features", **form, **sizes)
 
 
-@variant(
-    kind=FEATURES,
+@hopper_features(
     family="wgmma_fp16x3",
     also="split.features",
     writes="F16X2",
-    needs=hopper(),
     precision="fp16x3",
     prepare=lambda w, problem, batch: filters(pack(w)),
     kernels=of_pixels(kernel),

@@ -5,11 +5,10 @@ from typing import Any
 
 from lenetgpu.arrays import Array, np
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import FEATURES, Features
-from lenetgpu.stages.fused.split import of_pixels, on_device
+from lenetgpu.network import Features
+from lenetgpu.stages.fused.split import hopper_features, of_pixels, on_device
 from lenetgpu.stages.fused.wgmma import fp16_features as fp16
 from lenetgpu.stages.fused.wgmma.int8_pack import pack
-from lenetgpu.stages.registry import hopper, variant
 
 TILING = fp16.Tiling(4, 25, fp16.shared_bytes(4, 5 * 5 * 32 * 64, 12 * 12 * 32, 6))
 
@@ -30,12 +29,10 @@ def args(x: Any, w: SimpleNamespace, y: Any) -> tuple[Any, ...]:
     return (x, w.conv1[int(x.dtype == "uint8")], w.conv2, w.scales, y, np.int32(len(x)))
 
 
-@variant(
-    kind=FEATURES,
+@hopper_features(
     family="wgmma_int8",
     also="int8.features",
     writes="F16",
-    needs=hopper(),
     precision="int8",
     prepare=lambda w, problem, batch: on_gpu(pack(w[0], w[1])),
     kernels=of_pixels(kernel),

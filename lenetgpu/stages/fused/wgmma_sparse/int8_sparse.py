@@ -4,13 +4,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import FEATURES, Features
-from lenetgpu.stages.fused.split import of_pixels
+from lenetgpu.network import Features
+from lenetgpu.stages.fused.split import hopper_features, of_pixels
 from lenetgpu.stages.fused.wgmma import fp16_features as fp16
 from lenetgpu.stages.fused.wgmma.int8_features import args, on_gpu
 from lenetgpu.stages.fused.wgmma_sparse.pack import pack
 from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
-from lenetgpu.stages.registry import hopper, variant
 
 _PRODUCERS, _BUFFERS = 3, 2
 # Bytes of an image's maps; the planes of two images are four core-matrix rows apart.
@@ -27,11 +26,9 @@ def kernel(uint8: bool) -> Kernel:
     return TILING.kernel(__file__, "sparse_features", uint8)
 
 
-@variant(
-    kind=FEATURES,
+@hopper_features(
     family="wgmma_sparse_int8",
     writes="F16",
-    needs=hopper(),
     precision="int8s",
     prepare=lambda w, problem, batch: on_gpu(pack(w[0], pruned(w[0], w[1]))),
     kernels=of_pixels(kernel),

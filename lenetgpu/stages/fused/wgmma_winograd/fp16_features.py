@@ -5,12 +5,11 @@ from typing import Any
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import FEATURES, Features
+from lenetgpu.network import Features
 from lenetgpu.stages.fused.cuda_cores.tuning import POINTS
-from lenetgpu.stages.fused.split import Filters, in_fp16, of_pixels
+from lenetgpu.stages.fused.split import Filters, hopper_features, in_fp16, of_pixels
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma_winograd.fp16_pack import pack_conv1, pack_conv2
-from lenetgpu.stages.registry import hopper, variant
 
 BATCH = 4  # images of a block in flight through conv2
 FILTER_BYTES = POINTS * 5 * 32 * 64 * 2  # conv2's filters, fp16
@@ -32,12 +31,10 @@ def kernel(uint8: bool) -> Kernel:
     return Kernel.beside(__file__, "winograd_features", **forms, **memory)
 
 
-@variant(
-    kind=FEATURES,
+@hopper_features(
     family="wgmma_winograd_fp16",
     also="wgmma_winograd_roles_fp16.features",
     writes="F16",
-    needs=hopper(),
     precision="fp16w",
     prepare=in_fp16(pack_conv1, pack_conv2),
     kernels=of_pixels(kernel),

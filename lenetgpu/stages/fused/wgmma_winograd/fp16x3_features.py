@@ -5,13 +5,12 @@ from typing import Any
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import FEATURES, Features
+from lenetgpu.network import Features
 from lenetgpu.stages.fused.cuda_cores.tuning import POINTS
-from lenetgpu.stages.fused.split import Filters, filters, of_pixels
+from lenetgpu.stages.fused.split import Filters, filters, hopper_features, of_pixels
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma_winograd.fp16_features import BATCH, FILTER_BYTES, MAP_BYTES
 from lenetgpu.stages.fused.wgmma_winograd.fp16_pack import pack
-from lenetgpu.stages.registry import hopper, variant
 
 _CLUSTER = 2
 _BANDS = 3
@@ -35,14 +34,12 @@ def kernel(uint8: bool) -> Kernel:
     return Kernel.beside(__file__, "split_features", **forms, **memory)
 
 
-@variant(
+@hopper_features(
     family="wgmma_winograd_fp16x3",
-    kind=FEATURES,
     precision="fp16x3",
     writes="F16X2",
     prepare=lambda w, problem, batch: filters(pack(w)),
     kernels=of_pixels(kernel),
-    needs=hopper(),
 )
 def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one cluster kernel on wgmma, conv2 by Winograd, split operands."""

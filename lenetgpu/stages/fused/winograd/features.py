@@ -6,9 +6,9 @@ from typing import Any
 from lenetgpu import network
 from lenetgpu.arrays import np
 from lenetgpu.cpu.jit import addresses, native
-from lenetgpu.network import FEATURES, Features
+from lenetgpu.network import Features
 from lenetgpu.stages.conv.winograd import Workspaces, filters_at_points
-from lenetgpu.stages.registry import variant
+from lenetgpu.stages.registry import features_variant
 
 
 def _prepare(w: Any, problem: Features, batch: int) -> SimpleNamespace:
@@ -24,8 +24,7 @@ def _prepare(w: Any, problem: Features, batch: int) -> SimpleNamespace:
     )
 
 
-@variant(
-    kind=FEATURES,
+@features_variant(
     family="winograd",
     writes="NC",
     prepare=_prepare,
