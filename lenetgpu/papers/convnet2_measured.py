@@ -27,6 +27,7 @@ from lenetgpu.gpu.nvrtc import Kernel, compile_kernel, compile_together
 from lenetgpu.gpu.occupancy import Demand, Waves, residency
 from lenetgpu.measure.rounds import Entry, interleave
 from lenetgpu.measure.timing import CALLS, Replays, Summary, summarise
+from lenetgpu.papers import data_of
 from lenetgpu.papers.convnet2 import (
     STEPS,
     TABLE_1,
@@ -269,14 +270,6 @@ class Shown:
 
 
 SHOWN = rows_of("shares", Shown)
-# The row of the kernel whose time cannot be divided.
-_NOT_PARTED = {
-    "kernel": "index_engine",
-    "variant": "convnet2.index_engine",
-    "figure": "34",
-    "status": "refused",
-    "note": "not divided: its copies run under its sums, so no warp's clocks separate them",
-}
 
 
 def clocked(step: Step) -> Step:
@@ -386,7 +379,7 @@ def measure_shares(
         if (row["kernel"], False) in summaries:
             fast, slow = (summaries[row["kernel"], clock].median for clock in (False, True))
             row |= {"median_us": 1e3 * fast, "slowed": slow / fast}
-    return [*rows, dict(_NOT_PARTED)]
+    return [*rows, data_of("convnet2")["not divided"]]
 
 
 _NOP = 0x918

@@ -38,15 +38,9 @@ class Core:
 
     def latencies(self) -> dict[Op, int]:
         """Return the cycles until a result may be read; 1 for operations without a result."""
-        return dict.fromkeys(Op, 1) | {
-            Op.ARITHMETIC: self.arithmetic,
-            Op.MAD: self.mad,
-            Op.DIVIDE: self.divide,
-            Op.SHARED: self.shared,
-            Op.ENGINE: self.shared,
-            Op.LOCAL: self.local,
-            Op.GLOBAL: self.far,
-        }
+        named = (Op.ARITHMETIC, Op.MAD, Op.DIVIDE, Op.SHARED, Op.LOCAL)
+        own = {op: getattr(self, op.name.lower()) for op in named}
+        return {**dict.fromkeys(Op, 1), **own, Op.ENGINE: self.shared, Op.GLOBAL: self.far}
 
 
 @dataclass(frozen=True)
