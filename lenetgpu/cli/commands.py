@@ -8,8 +8,8 @@ import click
 from lenetgpu import __version__
 from lenetgpu.cli import laboratory, run
 from lenetgpu.cli.ending import console, ended, print_pairs, require_streams, say, write_json
-from lenetgpu.cli.help import SETTINGS, Command, Commands
-from lenetgpu.cli.options import AS_JSON, DEVICE, FILE, FOLDER, argument, option
+from lenetgpu.cli.help import SETTINGS, Argument, Command, Commands
+from lenetgpu.cli.options import declared
 from lenetgpu.cli.signals import INTERRUPTED, stoppable
 from lenetgpu.errors import LenetError
 
@@ -45,7 +45,7 @@ def data() -> None:
 
 
 @data.command("info")
-@argument("file", "An image file. Default: the shipped digits.", required=False)
+@declared("data info")
 def data_info(file: Path | None) -> None:
     """Describe an image file."""
     from lenetgpu.files import assets
@@ -55,7 +55,7 @@ def data_info(file: Path | None) -> None:
 
 
 @data.command("verify")
-@argument("file", "Images, labels or weights. Default: the shipped digits.", required=False)
+@declared("data verify")
 def data_verify(file: Path | None) -> None:
     """Verify the checksums of a file; exit with 2 if it is damaged."""
     from lenetgpu.files import assets
@@ -66,8 +66,7 @@ def data_verify(file: Path | None) -> None:
 
 
 @data.command("convert")
-@argument("source", "Images as HDF5, IDX or .npy.")
-@argument("target", "HDF5 file to write.")
+@declared("data convert")
 def data_convert(source: Path, target: Path) -> None:
     """Convert images and labels to HDF5 in the course's layout."""
     from lenetgpu.files.convert import convert_data
@@ -76,8 +75,7 @@ def data_convert(source: Path, target: Path) -> None:
 
 
 @data.command("fetch-mnist")
-@argument("folder", "Folder to write MNIST's four files to.", type=FOLDER)
-@option("--mirror URL", "Base URL; may be repeated.", multiple=True, show_default="known mirrors")
+@declared("data fetch-mnist")
 def fetch_mnist_command(folder: Path, mirror: tuple[str, ...]) -> None:
     """Download MNIST to a folder and verify its SHA-256 sums."""
     from lenetgpu.files.mnist import MIRRORS, fetch_mnist
@@ -91,7 +89,7 @@ def weights() -> None:
 
 
 @weights.command("info")
-@argument("file", "A weight file. Default: the shipped weights.", required=False)
+@declared("weights info")
 def weights_info(file: Path | None) -> None:
     """Describe a weight file and its origin."""
     from lenetgpu.files import assets
@@ -101,7 +99,7 @@ def weights_info(file: Path | None) -> None:
 
 
 @weights.command("verify")
-@argument("file", "A weight file.")
+@declared("weights verify")
 def weights_verify(file: Path) -> None:
     """Verify a weight file: arrays, finite values, checksums, and range of the scores.
 
@@ -116,8 +114,7 @@ def weights_verify(file: Path) -> None:
 
 
 @weights.command("convert")
-@argument("source", "Weights of any float type or byte order.")
-@argument("target", "File to write; the suffix selects the format.")
+@declared("weights convert")
 def weights_convert(source: Path, target: Path) -> None:
     """Convert weights to float32 in another format.
 
@@ -131,20 +128,7 @@ def weights_convert(source: Path, target: Path) -> None:
 
 
 @click.command(cls=Command)
-@argument(
-    "stage",
-    "A stage (conv2), span (conv1+pool1) or kind (conv). Default: all.",
-    type=str,
-    required=False,
-)
-@option("--matrix", "Show a table of stages and families, with the reason for each empty cell.")
-@option(
-    "--new KIND FOLDER",
-    "Write two template files for a new variant of KIND (conv, pool, fc, argmax) to FOLDER.",
-    nargs=2,
-    type=(str, FILE),
-)
-@AS_JSON
+@declared("variants")
 def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_json: bool) -> None:
     """List variants, from naive to fast; * marks those that run on this machine."""
     from lenetgpu.gpu.software import software
@@ -172,8 +156,7 @@ def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_j
 
 
 @click.command(cls=Command)
-@option("--repair", "Empty the cache of compiled kernels, checks and measurements.")
-@AS_JSON
+@declared("doctor")
 def doctor(repair: bool, as_json: bool) -> None:
     """Show the GPU, libraries, cache, and the plans that run on this machine."""
     from lenetgpu.lab import doctor as checkup
@@ -190,7 +173,7 @@ def doctor(repair: bool, as_json: bool) -> None:
 
 
 @click.command(cls=Command)
-@DEVICE
+@declared("warmup")
 def warmup(device: str) -> None:
     """Compile every variant in advance; on a GPU, also measure the plans for `--plan auto`."""
     from lenetgpu.check.warmup import warm_up
@@ -205,8 +188,12 @@ def warmup(device: str) -> None:
 
 
 @click.command(cls=Command)
-@argument(
-    "shell", "bash, zsh or fish.", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish"])
+@click.argument(
+    "shell",
+    cls=Argument,
+    explained="bash, zsh or fish.",
+    metavar="SHELL",
+    type=click.Choice(["bash", "zsh", "fish"]),
 )
 @click.pass_context
 def completion(ctx: click.Context, /, shell: str) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from lenetgpu.lab.ini import ini
+
 OTHER, ALL = "Other", "Options"
 _FEW = 6  # commands with at most this many options have no headings
 SETTINGS = {
@@ -15,9 +17,7 @@ SETTINGS = {
 
 def texts(section: str) -> dict[str, str]:
     """Return a section of help.ini: headings of parameters, or examples of commands."""
-    from lenetgpu.lab.rows import ini
-
-    return dict(ini(Path(__file__).with_suffix(".ini"))[section])
+    return ini(Path(__file__).with_suffix(".ini"))[section]
 
 
 class Argument(click.Argument):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from lenetgpu.cli.help import Argument
+from lenetgpu.lab.ini import ini
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -129,15 +130,17 @@ FILE = Named(path_type=Path, readable=False)
 FILE.name = "file"
 FOLDER = Named(path_type=Path, readable=False, file_okay=False)
 
-# metavar to the type of the value; others are strings
-_TYPES: dict[str, Any] = {"FILE": FILE, "N": int, "SECONDS": float, "PCT": float, "SHARE": float}
+# metavar to the type of the value, and types of arguments; other values are strings
+_TYPES: dict[str, Any] = {
+    "FILE": FILE, "FOLDER": FILE, "KIND FOLDER": (str, FILE), "N": int, "SECONDS": float,
+    "PCT": float, "SHARE": float, "text": str, "folder": FOLDER, "name": Named(readable=False),
+}  # fmt: skip
+# attribute of an option in options.ini to click's
+_ATTRIBUTES = {
+    "default": "default", "shown": "show_default", "many": "multiple", "required": "required"
+}  # fmt: skip
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Request = TypeVar("Request")
-
-
-def together(*decorators: Decorator) -> Decorator:
-    """Combine decorators; the first appears first in the help."""
-    return lambda command: reduce(lambda made, add: add(made), reversed(decorators), command)
 
 
 def request(kind: Callable[..., Request], options: dict[str, Any], **more: Any) -> Request:
@@ -161,75 +164,43 @@ def _auto_or_count(ctx: click.Context, param: click.Parameter, value: str) -> in
         raise click.BadParameter(sentence, ctx, param) from error
 
 
-def option(usage: str, words: str, to: str = "", old: str = "", **how: Any) -> Decorator:
-    """Declare an option by its usage: "--flag", or "--name METAVAR" with a value.
+def declared(command: str) -> Decorator:
+    """Declare the options and arguments that options.ini lists for `command`, in its order."""
+    return lambda function: reduce(lambda made, add: add(made), [*_listed(command)][::-1], function)
 
-    `to` is the parameter's name if it differs; `old` is a former name that is still accepted.
-    """
+
+def _listed(section: str) -> Iterator[Decorator]:
+    for usage, text in ini(Path(__file__).with_suffix(".ini"))[section].items():
+        if usage.startswith("*"):
+            yield from _listed(usage[1:])
+            continue
+        words, *attributes = " ".join(text.split()).split(" | ")
+        how = dict(attribute.partition(" ")[::2] for attribute in attributes)
+        yield (_option if usage.startswith("--") else _argument)(usage, words, how)
+
+
+def _option(usage: str, words: str, attributes: dict[str, str]) -> Decorator:
     name, _, metavar = usage.partition(" ")
+    to, old = attributes.pop("to", ""), attributes.pop("old", "")
+    how: dict[str, Any] = {"is_flag": True}
     if metavar:
         param = to or name.removeprefix("--").replace("-", "_")
-        known = {"metavar": metavar, "type": _TYPES.get(metavar)}
-        how = known | {"shell_complete": complete if param in _BY_NAME else None} | how
-    else:
-        how["is_flag"] = True
+        completed = complete if param in _BY_NAME else None
+        how = {"metavar": metavar, "type": _TYPES.get(metavar), "shell_complete": completed}
+    if attributes.pop("auto", None) is not None:
+        how |= {"type": str, "callback": _auto_or_count, "default": "auto"}
+    how |= {_ATTRIBUTES[key]: value or True for key, value in attributes.items()}
     return click.option(name, *filter(None, [old, to]), help=words, **how)
 
 
-def argument(name: str, words: str, **how: Any) -> Decorator:
-    """Declare a positional argument with its description; a file unless `type` is given."""
-    how = {"type": FILE, "shell_complete": complete if name in _BY_NAME else None} | how
-    return click.argument(name, cls=Argument, explained=words, **how)
-
-
-JSON = option("--json FILE", "Write results as JSON to FILE, - for stdout.", "json_file")
-CSV = option("--csv FILE", "Write rows as CSV to FILE, - for stdout.", "csv_file")
-MARKDOWN = option("--markdown FILE", "Write rows as Markdown to FILE, - for stdout.")
-NO_PROGRESS = option("--no-progress", "Do not show progress.")
-DEVICE = option("--device DEVICE", "Device: auto, cpu, cuda or cuda:K.", default="auto")
-WEIGHTS = option(
-    "--weights FILE", "Weights as HDF5, safetensors, PyTorch, ONNX or .npz.", show_default="shipped"
-)
-COUNTERS = option("--counters", "Read hardware counters of each kernel with Nsight Compute.")
-AS_JSON = option("--json", "Print JSON to stdout.", "as_json")
-PLAN = option("--plan PLAN", "Plan: a variant for every stage.", default="auto")
-PRECISION = option(
-    "--precision P", "Promised precision, such as fp16.", show_default="the plan's; auto: fp32"
-)
-AS_IS = option(
-    "--as-is", "Do not prepare pictures like MNIST; only convert them to grey and 28x28."
-)
-LIMIT = option("--limit N", "Use only N images.", show_default="all")
-_AUTO: dict[str, Any] = {"type": str, "callback": _auto_or_count, "default": "auto"}
-
-run_options = together(
-    WEIGHTS,
-    option("--batch N", "Maximum images per batch.", show_default="10000"),
-    LIMIT,
-    option("--skip N", "Skip the first N images.", default=0),
-    PLAN,
-    *(
-        option(
-            f"--{stage} VARIANT",
-            f"Variant of {stage} (see `lenetgpu variants {stage}`).",
-            show_default="the plan's",
-        )
-        for stage in STAGES
-    ),
-    PRECISION,
-    DEVICE,
-    option("--threads N", "Number of CPU threads.", show_default="all available"),
-    option("--streams N", "Number of CUDA streams, or auto.", **_AUTO),
-    option("--chunk N", "Images that go through all stages together, or auto.", **_AUTO),
-    option(
-        "--transfers WHERE",
-        "Where activations are kept between stages: device, or host (copy after every stage).",
-        default="device",
-    ),
-)
-# options of infer and profile
-
-result_options = together(
-    JSON, CSV, MARKDOWN, option("--plot FILE", "Draw the result as .png or .svg."), NO_PROGRESS
-)
-# options of compare and conv for results
+def _argument(usage: str, words: str, attributes: dict[str, str]) -> Decorator:
+    name, required = usage.rstrip(".?"), not usage.endswith("?")
+    return click.argument(
+        name,
+        cls=Argument,
+        explained=words,
+        required=required,
+        nargs=-1 if "..." in usage else 1,
+        type=next((_TYPES[key] for key in attributes), FILE),
+        shell_complete=complete if name in _BY_NAME else None,
+    )

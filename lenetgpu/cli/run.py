@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from lenetgpu.cli import options as shared
 from lenetgpu.cli.ending import console, is_stdout, phases_before, say, write_json, write_text
 from lenetgpu.cli.help import Command
-from lenetgpu.cli.options import argument, option, request
+from lenetgpu.cli.options import declared, overrides, request
 from lenetgpu.cli.signals import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -84,23 +83,7 @@ def _print_images(out: Console, outcome: Outcome, classified: Classified | None)
 
 
 @click.command(cls=Command)
-@argument(
-    "data",
-    "Files, folders or patterns of images (HDF5, IDX, .npy) or pictures; - for stdin. Default: "
-    "the shipped digits.",
-    nargs=-1,
-    type=shared.Named(readable=False),
-)
-@shared.run_options
-@shared.AS_IS
-@option("--repeat N", "Repeat the classification N times; print median and spread.", default=0)
-@option("--timing", "Print the time of each stage, measured in separate passes.")
-@option("--output FILE", "Write labels to FILE.npy, .csv, .h5, .json or .parquet.")
-@option("--scores", "Write scores to --output too; without --output, print them.")
-@option("--errors FILE", "Draw misclassified digits (.png, .html) or list them (.csv) in FILE.")
-@shared.JSON
-@option("--min-accuracy SHARE", "Exit with 1 if accuracy is below SHARE, such as 0.99.")
-@shared.NO_PROGRESS
+@declared("infer")
 @click.pass_context
 def infer(
     ctx: click.Context, /, data: tuple[str, ...], as_is: bool, no_progress: bool, **options: Any
@@ -125,7 +108,7 @@ def infer(
         from lenetgpu.files import checksums  # noqa: F401
     before = phases_before()
     requested = request(
-        Request, options, overrides=shared.overrides(options), data=file,
+        Request, options, overrides=overrides(options), data=file,
         roofline=options["timing"], mistakes=errors is not None, each=True,
     )  # fmt: skip
     gathered = None
@@ -159,14 +142,7 @@ def infer(
 
 
 @click.command(cls=Command)
-@argument("data", "Images as HDF5, IDX or .npy. Default: the shipped digits.", required=False)
-@shared.run_options
-@shared.JSON
-@shared.CSV
-@shared.MARKDOWN
-@option("--trace FILE", "Write a Chrome trace of stages, copies and streams.")
-@shared.COUNTERS
-@shared.NO_PROGRESS
+@declared("profile")
 @click.pass_context
 def profile(ctx: click.Context, /, counters: bool, no_progress: bool, **options: Any) -> None:
     """Time each stage of a plan; show rates, roofline, launches and occupancy."""
@@ -179,7 +155,7 @@ def profile(ctx: click.Context, /, counters: bool, no_progress: bool, **options:
     names = ("json_file", "csv_file", "markdown", "trace")
     json_file, csv_file, markdown, trace = targets = [options[name] for name in names]
     files.require_targets(*targets, sources=(options["data"], options["weights"]))
-    more = {"overrides": shared.overrides(options), "trace": trace is not None}
+    more = {"overrides": overrides(options), "trace": trace is not None}
     requested = request(Request, options, timing=True, roofline=True, **more)
     with progress_bar(enabled=not no_progress) as progress:
         result = job.profile(requested, progress, counters)
@@ -201,35 +177,7 @@ def profile(ctx: click.Context, /, counters: bool, no_progress: bool, **options:
 
 
 @click.command(cls=Command)
-@argument(
-    "sources",
-    "Files, folders or patterns of images (HDF5, IDX, .npy) or pictures.",
-    nargs=-1,
-    required=True,
-)
-@option(
-    "--out FOLDER",
-    "Folder for the results: new, or of an interrupted run.",
-    type=shared.FILE,
-    required=True,
-)
-@shared.WEIGHTS
-@shared.PLAN
-@shared.PRECISION
-@shared.DEVICE
-@option("--threads N", "Number of CPU threads per worker.", show_default="all available")
-@shared.AS_IS
-@option("--shard N", "Maximum images per shard.", show_default="1000000; pictures: 1000")
-@option("--form FORM", "Format of the label files: npy, csv, h5, json or parquet.", default="npy")
-@option("--scores", "Write scores too.")
-@option("--tries N", "Attempts per shard before it is skipped and reported.", default=3)
-@option(
-    "--workers N|cuda", "Dask worker processes: N, or cuda for one per GPU.", show_default="none"
-)
-@option("--scheduler ADDRESS", "Use an existing Dask cluster, such as tcp://host:8786.")
-@option("--predict", "Predict the speed of 1 to 64 workers; classify nothing.")
-@shared.JSON
-@shared.NO_PROGRESS
+@declared("classify")
 @click.pass_context
 def classify(
     ctx: click.Context, /, no_progress: bool, predict: bool, json_file: Path | None, **options: Any
@@ -268,20 +216,7 @@ def classify(
 
 
 @click.command(cls=Command)
-@argument("out", "HTML file to write; its name must end in .html or .htm.")
-@argument("files", "JSON files of earlier runs, or folders of them. Default: a new run.", nargs=-1)
-@shared.PLAN
-@shared.WEIGHTS
-@option("--data FILE", "Images to classify.", show_default="shipped digits")
-@shared.LIMIT
-@shared.DEVICE
-@option(
-    "--seconds SECONDS",
-    "Time limit for comparisons of plans and stages; 0: no comparisons. The page lists the "
-    "comparisons that were left out.",
-    default=60.0,
-)
-@shared.NO_PROGRESS
+@declared("report")
 @click.pass_context
 def report(ctx: click.Context, /, out: Path, no_progress: bool, **options: Any) -> None:
     """Show results on one HTML page, from a new run or from JSON files of earlier runs.

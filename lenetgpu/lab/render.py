@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import one_line
 from lenetgpu.lab.console import Console
-from lenetgpu.lab.rows import COLUMNS, Column, ini, listed
+from lenetgpu.lab.ini import ini
+from lenetgpu.lab.rows import COLUMNS, Column, listed
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable

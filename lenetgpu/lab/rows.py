@@ -6,13 +6,12 @@ print(Table(COMPARED, document["candidates"]).markdown())    # lenetgpu/lab/rend
 
 import math
 from collections.abc import Callable, Mapping
-from configparser import ConfigParser
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lenetgpu.errors import one_line
+from lenetgpu.lab.ini import ini
 
 COLUMNS = Path(__file__).with_name("columns.ini")
 Write = Callable[[Any], str] | str  # a function, or a format such as ".1%"
@@ -54,15 +53,6 @@ def columns(*groups: Column | str | tuple[str, Write]) -> tuple[Column, ...]:
             title, _, key = column.partition("=")
             result.append(Column(title, key or title, write, numeric=not isinstance(group, str)))
     return tuple(result)
-
-
-@cache
-def ini(path: Path) -> ConfigParser:
-    """Return the sections of an INI file of ours, with names as they are written."""
-    sections = ConfigParser(delimiters=("=",), allow_no_value=True, interpolation=None)
-    sections.optionxform = str  # type: ignore[assignment,method-assign]
-    sections.read_string(path.read_text("utf-8"))
-    return sections
 
 
 def from_file(name: str, **own: Callable[[Any], str]) -> tuple[Column, ...]:

@@ -12,11 +12,12 @@ from lenetgpu.lab.charts import Spec, picked, quantity, tips
 from lenetgpu.lab.compare import COMPARED, STEPS, judged
 from lenetgpu.lab.conv.document import CONVOLVED, LAYERS, SUMMED, WHOLES, case_rows, layers, wholes
 from lenetgpu.lab.counters import COUNTED
+from lenetgpu.lab.ini import ini
 from lenetgpu.lab.page import blocks, mistakes
 from lenetgpu.lab.page.base import fragment
 from lenetgpu.lab.page.blocks import Block, Chart, Document, Drawing, Part, Section, Tile
 from lenetgpu.lab.render import Table
-from lenetgpu.lab.rows import STAGE, columns, from_file, ini, status_word
+from lenetgpu.lab.rows import STAGE, columns, from_file, status_word
 from lenetgpu.network import STAGE_NAMES, STAGES
 
 OURS = "lenetgpu"
@@ -35,7 +36,7 @@ _COUNTERS = columns(
     "stalled most by=top_stall",
     ("of all stalls=top_stall_share", ".1%"),
 )
-_TITLES, _KINDS = (dict(ini(_TEXTS)[name]) for name in ("commands of peers", "kinds of stages"))
+_TITLES, _KINDS = (ini(_TEXTS)[name] for name in ("commands of peers", "kinds of stages"))
 
 _COMPARED = (None, "device", "pageable")  # places of images in the headline and chart of peers
 
