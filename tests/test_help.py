@@ -1,6 +1,7 @@
 """`--help` of every command: headings, each default once, at any width.
 
-A new option of a command with many options needs an entry in cli/help.ini; options are declared in cli/options.ini.
+Options are declared in cli/options.ini; one of a command with many options needs an entry in
+cli/help.ini.
 """
 
 import re

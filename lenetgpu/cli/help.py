@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from lenetgpu.lab.ini import ini
+from lenetgpu.ini import ini
 
 OTHER, ALL = "Other", "Options"
 _FEW = 6  # commands with at most this many options have no headings

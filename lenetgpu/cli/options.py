@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from lenetgpu.cli.help import Argument
-from lenetgpu.lab.ini import ini
+from lenetgpu.ini import ini
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

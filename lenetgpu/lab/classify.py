@@ -22,7 +22,7 @@ from lenetgpu.jobs.manifest import ClassifyOutcome, Row, altered, clear, new_inp
 from lenetgpu.jobs.pictures import LIST, require_same_list, store_list
 from lenetgpu.lab.console import Say
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import Column, columns, fixed
+from lenetgpu.lab.rows import from_file
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import clock
 from lenetgpu.plan import AUTO, may_settle
@@ -332,8 +332,6 @@ def lines(outcome: ClassifyOutcome) -> list[str]:
 def predicted(foreseen: Predicted) -> list[Part]:
     """Return one worker's measured costs and the model's prediction for several workers."""
     job = foreseen.job
-    seconds = Column("all of them, s", "seconds", fixed(1))
-    shown = columns(("workers", str), ("images/s=rate", fixed(0)), seconds, "bound by=bound")
     rows = [asdict(row) for row in foreseen.rows()]
     title = f"{job.images:,} images in shards of {job.size:,}, predicted"
     costs = foreseen.costs
@@ -353,4 +351,4 @@ def predicted(foreseen: Predicted) -> list[Part]:
         f"to write and list, {costs.line * 1e3:,.2f} of that for the manifest line"
     )
     task = f"{costs.task * 1e3:,.2f} ms a task" if costs.task else "none; --workers 1 measures one"
-    return [*parts, f"  a scheduler         {task}", Table(shown, rows, title)]
+    return [*parts, f"  a scheduler         {task}", Table(from_file("predicted"), rows, title)]

@@ -8,13 +8,14 @@ import json
 import os
 import reprlib
 from collections.abc import Callable, Mapping
+from functools import cache
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NoReturn
 
 from lenetgpu.errors import LenetError, one_line
 from lenetgpu.files.regular import open_regular
-from lenetgpu.measure.regression import KEYS, Entry
+from lenetgpu.measure.regression import Entry
 from lenetgpu.plan import canonical
 
 MAX_BYTES = 64 << 20
@@ -135,29 +136,24 @@ def current(pairs: list[tuple[str, Any]]) -> Entry:
     return document
 
 
-# Parts of a document that --against reads, as shapes for `_shaped`
-_INTERVAL = dict.fromkeys(KEYS, _LEAST)
-_CANDIDATE = {"name": str, "median_ms?": _LEAST, "p05_ms?": _LEAST, "p95_ms?": _LEAST}
-_CANDIDATE |= {"samples_ms?": [_LEAST], "interval_ms?": _INTERVAL, "ratio?": _INTERVAL}
-_PART = {"baseline": str, "candidates": [_CANDIDATE]}
-_HEAD = {"device": {"name": str}, "date?": str, "what?": str, "baseline?": str}
-_HEAD |= {"cold_l2?": bool, "images?": _LEAST}
-_COMPARED = {
-    "compare": _HEAD | _PART,
-    "conv": _HEAD | {"cases": [_PART | {"shape": str, "label": str, "images": _LEAST}]},
-}
+@cache
+def _shapes() -> Any:
+    """Return the parts of a document that --against reads, by command, as shapes for `_shaped`."""
+    return json.loads(Path(__file__).with_name("earlier.json").read_text())
 
 
 def _shaped(value: Any, shape: Any, where: str = "") -> Any:
     """Return the parts of a JSON value that `shape` names; raise ValueError if the types differ."""
-    # A shape is str for a text, bool, a number for the least value allowed, [shape] for a list,
-    # or {key: shape}; a key that ends in ? may be missing.
-    if shape is str:
+    # A shape is "text", "flag", "positive" (a number), the name of another shape, [shape] for a
+    # list, or {key: shape}; a key that ends in ? may be missing.
+    if shape == "text":
         return text(value, where)
-    if isinstance(shape, float):
-        return number(value, where, shape)
-    if shape is bool:
+    if shape == "positive":
+        return number(value, where, _LEAST)
+    if shape == "flag":
         return value if isinstance(value, bool) else _refuse(where, "true or false", value)
+    if isinstance(shape, str):
+        shape = _shapes()[shape]
     if not isinstance(value, type(shape)):
         _refuse(where, "an object" if isinstance(shape, dict) else "a list", value)
     if isinstance(shape, list):
@@ -176,7 +172,7 @@ def _earlier(value: Any, command: str) -> Entry:
     if not isinstance(value, dict) or value.get("command") != command:
         found = value.get("command") if isinstance(value, dict) else value
         _refuse("command", repr(command), found)
-    document: Entry = {"cold_l2": False} | _shaped(value, _COMPARED[command])
+    document: Entry = {"cold_l2": False} | _shaped(value, command)
     for part in document.get("cases", [document]):
         for at, entry in enumerate(part["candidates"]):
             if "median_ms" in entry:

@@ -103,7 +103,7 @@ def classify(
 def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[Part]:
     """Yield up to FEW rows as a table, with `images` (N, 28, 28, 1) drawn; more rows as counts."""
     from lenetgpu.lab.render import Table
-    from lenetgpu.lab.rows import columns
+    from lenetgpu.lab.rows import from_file
 
     if len(rows) > FEW:
         yield counts([row["label"] for row in rows], [row["probability"] for row in rows])
@@ -112,7 +112,7 @@ def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[P
     shown = [
         row
         | {
-            "": number,
+            "number": number,
             "file": name if len(name) <= most else "..." + name[3 - most :],
             "second": f"{row['runner_up']['label']} {probability(row['runner_up']['probability'])}",
             "note": "; ".join(row["notes"]) or None,
@@ -120,16 +120,8 @@ def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[P
         for number, row in enumerate(rows, 1)
         for name in [one_line(row["file"])]
     ]
-    likely, second = ("prob.", "next") if width < _NARROW else ("probability", "runner-up")
-    every = columns(
-        ("", str),
-        "file",
-        ("digit=label", str),
-        (f"{likely}=probability", probability),
-        (f"{second}=second", str),
-        "note",
-    )
-    table = Table(every, shown, below="note")
+    name = "pictures, narrow" if width < _NARROW else "pictures"
+    table = Table(from_file(name, share=probability), shown, below="note")
     yield table
     if table.notes(width):
         yield ""
@@ -139,13 +131,13 @@ def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[P
 def counts(labels: Sequence[int], likely: Sequence[float] = ()) -> Table:
     """Return a table of images per digit, with each digit's lowest probability if known."""
     from lenetgpu.lab.render import Table
-    from lenetgpu.lab.rows import columns
+    from lenetgpu.lab.rows import from_file
 
     shown = []
     for digit, images in sorted(Counter(labels).items()):
         own = [one for label, one in zip(labels, likely, strict=False) if label == digit]
         shown.append({"digit": digit, "images": images, "least": min(own, default=None)})
-    return Table(columns(("digit", str), ("images", ","), ("least sure=least", probability)), shown)
+    return Table(from_file("digits", share=probability), shown)
 
 
 def drawn(images: Any, labels: Sequence[int], width: int, braille: bool) -> list[str]:

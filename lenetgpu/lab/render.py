@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import one_line
+from lenetgpu.ini import ini
 from lenetgpu.lab.console import Console
-from lenetgpu.lab.ini import ini
 from lenetgpu.lab.rows import COLUMNS, Column, listed
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.errors import one_line
-from lenetgpu.lab.ini import ini
+from lenetgpu.ini import ini
 
 COLUMNS = Path(__file__).with_name("columns.ini")
 Write = Callable[[Any], str] | str  # a function, or a format such as ".1%"

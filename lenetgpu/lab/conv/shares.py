@@ -14,7 +14,7 @@ from lenetgpu.lab.compare import CompareOutcome
 from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.lab.conv.request import ConvRequest, rows_to_run
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import Column, columns, fixed, from_file, status_word
+from lenetgpu.lab.rows import Column, columns, from_file, status_word
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
 from lenetgpu.papers import convnet2_measured
@@ -32,15 +32,7 @@ def between(cycles: list[float]) -> str:
     return " to ".join(dict.fromkeys(f"{value:,.1f}" for value in cycles))
 
 
-KERNEL_COLUMNS = columns(
-    "figure, kernel, check",
-    *(Column(part, f"shares.{part}", ".1%") for part in convnet2_measured.PARTS),
-    Column("compute, the paper", "paper", ".1%"),
-    Column("compute, the model", "model.compute", ".1%"),
-    Column("of it waiting for loads", "waits.waiting for loads", ".1%"),
-    Column("waiting for sums", "waits.waiting for sums", ".1%"),
-    ("us=median_us, with clocks=slowed", fixed(2)),
-)
+KERNEL_COLUMNS = from_file("shares")
 TILES, INSTRUCTIONS = from_file("tiles"), from_file("instructions", between=between)
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.check.mistakes import counts_of
+from lenetgpu.ini import ini
 from lenetgpu.lab import charts
 from lenetgpu.lab.charts import Spec, picked, quantity, tips
 from lenetgpu.lab.compare import COMPARED, STEPS, judged
 from lenetgpu.lab.conv.document import CONVOLVED, LAYERS, SUMMED, WHOLES, case_rows, layers, wholes
 from lenetgpu.lab.counters import COUNTED
-from lenetgpu.lab.ini import ini
 from lenetgpu.lab.page import blocks, mistakes
 from lenetgpu.lab.page.base import fragment
 from lenetgpu.lab.page.blocks import Block, Chart, Document, Drawing, Part, Section, Tile

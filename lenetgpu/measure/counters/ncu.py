@@ -1,21 +1,6 @@
-"""Nsight Compute's command line: the metrics to request, and a parser for its CSV.
-
-NVIDIA's guide maps each nvprof metric, as shown by NVVP, to one of ncu's.
-
-- `dram_read_gbs`, `dram_write_gbs`: Device Memory Read / Write Throughput. Identical in both.
-- `global_load_efficiency`, `global_store_efficiency`: Global Memory Load / Store Efficiency. ncu:
-  bytes requested by a warp's threads over bytes of the 32-byte sectors they touch, without loads by
-  cp.async and the TMA, which are newer than NVVP's GPUs.
-- `shared_efficiency`: Shared Memory Efficiency. ncu: bytes requested over 128 per wavefront,
-  including tensor cores' reads. NVVP reports 0 % if nothing is requested; here it is None.
-- `occupancy`: Achieved Occupancy, active warps over a multiprocessor's maximum. Identical in both.
-- `stalls`: Stall Reasons, the share of each cause among waiting warps. NVVP sampled them or counted
-  per instruction; ncu counts at each issue. An eligible warp that was not issued is `not_selected`.
-- `l2_gbs`: bytes requested from the L2 cache over the kernel's time. Not in NVVP's figures.
-"""
+"""Nsight Compute's command line: the metrics to request, and a parser for its CSV."""
 
 import csv
-import json
 import os
 import re
 import shutil
@@ -27,12 +12,14 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.ini import ini
+
 Value = float | None
-_DATA = json.loads(Path(__file__).with_suffix(".json").read_text())
-# Field of `Counters`: the metric it is computed from
-METRICS: dict[str, str] = {name: metric for name, (metric, _) in _DATA["metrics"].items()}
+_FILE = ini(Path(__file__).with_suffix(".ini"))
+_METRICS = {name: text.partition(" | ") for name, text in _FILE["metrics"].items()}
+METRICS = {name: metric for name, (metric, _, _) in _METRICS.items()}
 TIME = METRICS["ms"]
-CAUSES: list[str] = [cause for causes in _DATA["stalls"].values() for cause in causes]
+CAUSES = " ".join(_FILE["stalls"].values()).split()
 
 
 def stall(cause: str) -> str:
@@ -41,7 +28,9 @@ def stall(cause: str) -> str:
 
 
 # Base unit of every metric; "" for a plain number.
-UNITS: dict[str, str] = dict(_DATA["metrics"].values()) | {stall(cause): "" for cause in CAUSES}
+UNITS = {metric: unit for metric, _, unit in _METRICS.values()} | dict.fromkeys(
+    map(stall, CAUSES), ""
+)
 
 
 def asked(compute_capability: int) -> dict[str, str]:
