@@ -212,7 +212,7 @@ def test_help_imports_few_modules():
     added = set(done.stderr.split())
     ours = {name for name in added if name.split(".")[0] == "lenetgpu"}
     assert {name for name in ours if not name.startswith("lenetgpu.cli")} == {
-        "lenetgpu", "lenetgpu.errors",
+        "lenetgpu", "lenetgpu.errors", "lenetgpu.ini",
     }  # fmt: skip
     assert {name.split(".")[0] for name in added - ours} - sys.stdlib_module_names == {"click"}
     assert len(added) < 110

@@ -81,7 +81,7 @@ def _require_combinable(ctx: click.Context, flag: str) -> None:
 def conv(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     """Check and time every convolution algorithm on a shape or a suite of shapes."""
     from lenetgpu.lab.console import status_line
-    from lenetgpu.lab.conv import document as results
+    from lenetgpu.lab.conv import compared, document, engines, shares
     from lenetgpu.lab.conv.request import ConvRequest, run_list
 
     if flag := next((flag for flag in _COMBINED if options[flag]), None):
@@ -89,23 +89,14 @@ def conv(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     targets = _targets(options)
     requested = request(ConvRequest, options, plugins=options["with_files"])
     if flag == "listed":
-        _show(targets, results, run_list(requested))
+        _show(targets, document, run_list(requested))
         return
+    runs: dict[str | None, Any] = {
+        "engines": (engines, engines.run_engines),
+        "shares": (shares, shares.run_shares),
+    }
+    results, run = runs.get(flag, (document, compared.run_conv))
     with status_line(enabled=not no_progress) as say:
-        if flag == "engines":
-            from lenetgpu.lab.conv import engines
-
-            document = engines.run_engines(requested, say)
-        elif flag == "shares":
-            from lenetgpu.lab.conv import shares
-
-            outcome = shares.run_shares(requested, say)
-        else:
-            from lenetgpu.lab.conv.compared import run_conv
-
-            outcome = run_conv(requested, say)
-    if flag == "engines":
-        _show(targets, engines, document)
-        return
-    _show(targets, shares if flag == "shares" else results, outcome.document)
+        outcome = run(requested, say)
+    _show(targets, results, outcome.document)
     end(ctx, outcome)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.lab.compare import CompareOutcome
 from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.lab.conv.request import ConvRequest, shape_of
 from lenetgpu.lab.render import Part, Table
@@ -27,8 +28,8 @@ FIGURES = from_file(
 _CHANGES = [Column(change.name, f"changed.{change.name}", rounded) for change in CHANGED]
 
 
-def run_engines(request: ConvRequest, say: Say) -> dict[str, Any]:
-    """Return a row per step and figure; by default of Table 1. LenetError for bad input."""
+def run_engines(request: ConvRequest, say: Say) -> CompareOutcome:
+    """Simulate the steps and figures, by default of Table 1; raise LenetError for bad input."""
     problem, batch = TABLE_1, TABLE_1_BATCH
     if request.shape is not None:
         shape = shape_of(request.shape)
@@ -42,7 +43,7 @@ def run_engines(request: ConvRequest, say: Say) -> dict[str, Any]:
     for row in claim_rows(problem, batch):
         figures.append(row)
         say(f"simulating, {row['figure']}")
-    return head("engines", None) | {
+    document = head("engines", None) | {
         "simulated": GTX_480.name,
         "shape": shape_text(problem),
         "images": batch,
@@ -51,6 +52,7 @@ def run_engines(request: ConvRequest, say: Say) -> dict[str, Any]:
         "figures": figures,
         "changes": {change.name: change.what for change in CHANGED},
     }
+    return CompareOutcome(document, wrong=[])
 
 
 def table(document: Mapping[str, Any]) -> Table:
