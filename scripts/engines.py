@@ -13,7 +13,7 @@ from measured import GPU, how_sure, lines, load, md, of_the_plain_kernel, there,
 
 from lenetgpu.lab.conv.engines import STEP_COLUMNS
 from lenetgpu.lab.conv.engines import rounded as figure
-from lenetgpu.lab.render import Table
+from lenetgpu.lab.tables import Table
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_engines import (
     CHANGED,

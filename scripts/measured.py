@@ -24,8 +24,7 @@ from lenetgpu.lab.documents import current
 from lenetgpu.lab.page.blocks import changed
 from lenetgpu.lab.page.blocks import device_name as device_name
 from lenetgpu.lab.page.blocks import where as where
-from lenetgpu.lab.render import Table
-from lenetgpu.lab.rows import Column
+from lenetgpu.lab.tables import Column, Table
 from lenetgpu.measure.roofline import FMA_RATE
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH

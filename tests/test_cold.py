@@ -95,7 +95,7 @@ def test_infer_on_cpu_imports_no_gpu_modules(plan):
     assert ("numba" in loaded) == (plan == "serial")
     assert ("numpy.ma" in loaded) == (plan == "serial")  # Numba's
     unused = {"lenetgpu.measure.rounds", "lenetgpu.measure.bench", "lenetgpu.gpu.software",
-              "lenetgpu.measure.roofline", "lenetgpu.lab.render"}  # fmt: skip
+              "lenetgpu.measure.roofline", "lenetgpu.lab.tables"}  # fmt: skip
     assert loaded & unused == set()
 
 

@@ -24,7 +24,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab import compare as compared
 from lenetgpu.lab import counters as shown
 from lenetgpu.lab import profile as profiling
-from lenetgpu.lab.render import show
+from lenetgpu.lab.tables import show
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.counters import child, document, ncu
 from lenetgpu.measure.counters.child import Images, StageSpec, Work, as_json, from_json

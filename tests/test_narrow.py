@@ -18,8 +18,9 @@ from lenetgpu.lab.console import folded
 from lenetgpu.lab.conv.document import CONVOLVED, EXPLAINED, SUMMED
 from lenetgpu.lab.conv.document import STEPS as CONV_STEPS
 from lenetgpu.lab.listing import matrix_lines, variant_lines
-from lenetgpu.lab.render import Table, in_lines, show
-from lenetgpu.lab.rows import STAGE, columns, dimensions, fixed, listed, significant
+from lenetgpu.lab.tables import (
+    STAGE, Table, columns, dimensions, fixed, in_lines, listed, show, significant
+)  # fmt: skip
 from lenetgpu.stages import variants
 from lenetgpu.stages.matrix import cells
 from lenetgpu.stages.registry import KINDS, SPAN_KINDS

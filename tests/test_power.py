@@ -23,8 +23,7 @@ from lenetgpu.gpu import nvml, software
 from lenetgpu.gpu.device import Gpu, driver_gpus
 from lenetgpu.gpu.launch import record
 from lenetgpu.gpu.nvml import MachineState, Spread
-from lenetgpu.lab.render import Table
-from lenetgpu.lab.rows import LAUNCH
+from lenetgpu.lab.tables import LAUNCH, Table
 from lenetgpu.measure import bench as bench_module
 from lenetgpu.measure import power, timing
 from lenetgpu.measure.bench import PlanBench, StageBench, input_of, stage_of

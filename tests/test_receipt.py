@@ -14,7 +14,7 @@ KERNEL, HEADER, LAUNCHER, SHOWS = (
     "lenetgpu/stages/conv.cu",
     "lenetgpu/gpu/math.cuh",
     "lenetgpu/stages/conv.py",
-    "lenetgpu/lab/render.py",
+    "lenetgpu/lab/tables.py",
 )
 TREE = {
     KERNEL: '#include "gpu/math.cuh"\nvoid conv() {}\n',

@@ -18,8 +18,7 @@ from lenetgpu import __main__ as entry
 from lenetgpu.errors import LenetError, one_line
 from lenetgpu.files import assets
 from lenetgpu.lab.console import Console
-from lenetgpu.lab.render import Table
-from lenetgpu.lab.rows import Column
+from lenetgpu.lab.tables import Column, Table
 
 HOSTILE = {
     "escape": "a\x1b[31mred\x1b]0;title\x07",

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from lenetgpu import __version__
-from lenetgpu.cli import laboratory, run
+from lenetgpu.cli import run
 from lenetgpu.cli.ending import console, ended, print_pairs, require_streams, say, write_json
 from lenetgpu.cli.help import SETTINGS, Argument, Command, Commands
 from lenetgpu.cli.options import declared
@@ -216,7 +216,7 @@ def completion(ctx: click.Context, /, shell: str) -> None:
 
 
 for _command in (
-    run.infer, run.profile, run.classify, run.report, laboratory.compare, laboratory.conv,
+    run.infer, run.profile, run.classify, run.report, run.compare, run.conv,
     variants, doctor, warmup, completion, data, weights,
 ):  # fmt: skip
     main.add_command(_command)

@@ -1,4 +1,4 @@
-"""`lenetgpu infer`, `profile`, `classify` and `report`."""
+"""The commands that classify or time: infer, profile, classify, report, compare and conv."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from lenetgpu.cli.ending import console, is_stdout, phases_before, say, write_json, write_text
+from lenetgpu.cli.ending import (
+    console,
+    end,
+    is_stdout,
+    phases_before,
+    say,
+    write_json,
+    write_text,
+)  # fmt: skip
 from lenetgpu.cli.help import Command
 from lenetgpu.cli.options import declared, overrides, request
 from lenetgpu.cli.signals import INTERRUPTED
@@ -18,7 +26,7 @@ from lenetgpu.cli.signals import INTERRUPTED
 if TYPE_CHECKING:
     from lenetgpu.lab.console import Console
     from lenetgpu.lab.pictures import Classified
-    from lenetgpu.lab.render import Part
+    from lenetgpu.lab.tables import Part
     from lenetgpu.measure.outcome import Outcome, Progress, Request
     from lenetgpu.pictures.given import Expanded, Gathered
 
@@ -74,7 +82,7 @@ def _print_images(out: Console, outcome: Outcome, classified: Classified | None)
     if classified is None and outcome.truth is not None:
         return
     from lenetgpu.lab import pictures
-    from lenetgpu.lab.render import show
+    from lenetgpu.lab.tables import show
 
     parts: Iterable[Part] = [pictures.counts(outcome.labels.tolist())]
     if classified is not None:
@@ -149,7 +157,7 @@ def profile(ctx: click.Context, /, counters: bool, no_progress: bool, **options:
     from lenetgpu.files import output as files
     from lenetgpu.lab import profile as job
     from lenetgpu.lab.console import progress_bar
-    from lenetgpu.lab.render import show
+    from lenetgpu.lab.tables import show
     from lenetgpu.measure.outcome import Request
 
     names = ("json_file", "csv_file", "markdown", "trace")
@@ -190,7 +198,7 @@ def classify(
     from lenetgpu.lab.classify import ClassifyRequest, foresee, lines, predicted, require_outside
     from lenetgpu.lab.classify import classify as job
     from lenetgpu.lab.console import status_line
-    from lenetgpu.lab.render import show
+    from lenetgpu.lab.tables import show
 
     require_targets(json_file, sources=(*options["sources"], options["weights"]))
     require_outside(options["out"], json_file)
@@ -239,3 +247,94 @@ def report(ctx: click.Context, /, out: Path, no_progress: bool, **options: Any) 
     files = f" from {page.files:,} file{'s' * (page.files != 1)}" if requested.files else ""
     say(f"{out}: {page.size / 1e6:.1f} MB{files}")
     ctx.exit(1 if page.wrong else 0)
+
+
+@click.command(cls=Command)
+@declared("compare")
+@click.pass_context
+def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
+    """Check and time the variants of a stage, all plans, or a suite."""
+    from lenetgpu.lab import compare as results
+    from lenetgpu.lab.console import status_line
+
+    targets = _targets(options)
+    requested = request(results.CompareRequest, options, plugins=options["with_files"])
+    with status_line(enabled=not no_progress) as say:
+        outcome = results.run_compare(requested, say)
+    _show(targets, results, outcome.document)
+    end(ctx, outcome)
+
+
+def _targets(options: dict[str, Any]) -> tuple[Path | None, Path | None, Path | None]:
+    """Return the JSON, CSV and Markdown targets; LenetError for unwritable ones and inputs."""
+    from lenetgpu.files.output import require_targets
+
+    targets = options["json_file"], options["csv_file"], options["markdown"]
+    given = [options.get(name) for name in ("data", "weights", "lines", "model")]
+    read = *given, options["against"], *options["with_files"]
+    require_targets(*targets, options["plot"], sources=read)
+    return targets
+
+
+def _show(targets: tuple[Path | None, ...], results: Any, document: Any) -> None:
+    """Write a document as JSON, CSV and Markdown, and print it; `results` is its module."""
+    from lenetgpu.lab.tables import show
+
+    json_file, csv_file, markdown = targets
+    if json_file is not None:
+        write_json(json_file, document)
+    table = results.table(document)
+    for target, text in ((csv_file, table.csv), (markdown, table.markdown)):
+        if target is not None:
+            write_text(target, text())
+    show(console(is_stdout(*targets)), results.parts(document))
+
+
+_FILES = {"json_file", "csv_file", "markdown", "no_progress"}
+_SHAPES = {"shape", "suite", "lines", "model", "batch", "epilogue", "bias", "relu", "dtype"}
+# flag of `conv`: the parameters it can be combined with
+_COMBINED: dict[str, set[str]] = {
+    "listed": {*_SHAPES, *_FILES},
+    "engines": {"shape", "batch", *_FILES},
+    "shares": {"shape", "suite", "batch", "device", "plot", *_FILES},
+    "tune": {*_SHAPES, *_FILES, "device", "seconds", "rounds", "warmup", "only"},
+}
+
+
+def _require_combinable(ctx: click.Context, flag: str) -> None:
+    from lenetgpu.errors import LenetError
+
+    names = {str(param.name): param.opts[0] for param in ctx.command.params} | {"shape": "SHAPE"}
+    for name, shown in names.items():
+        given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and name not in {*_COMBINED[flag], flag}:
+            *others, last = (names[other] for other in names if other in _COMBINED[flag])
+            only = f"combine it only with {', '.join(others)} or {last}"
+            raise LenetError(f"{names[flag]}: cannot be combined with {shown}; {only}")
+
+
+@click.command(cls=Command)
+@declared("conv")
+@click.pass_context
+def conv(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
+    """Check and time every convolution algorithm on a shape or a suite of shapes."""
+    from lenetgpu.lab.console import status_line
+    from lenetgpu.lab.conv import compared, document, engines, shares
+    from lenetgpu.lab.conv.request import ConvRequest, run_list
+
+    if flag := next((flag for flag in _COMBINED if options[flag]), None):
+        _require_combinable(ctx, flag)
+    targets = _targets(options)
+    requested = request(ConvRequest, options, plugins=options["with_files"])
+    if flag == "listed":
+        _show(targets, document, run_list(requested))
+        return
+    runs: dict[str | None, Any] = {
+        "engines": (engines, engines.run_engines),
+        "shares": (shares, shares.run_shares),
+    }
+    results, run = runs.get(flag, (document, compared.run_conv))
+    with status_line(enabled=not no_progress) as say:
+        outcome = run(requested, say)
+    _show(targets, results, outcome.document)
+    end(ctx, outcome)

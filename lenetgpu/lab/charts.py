@@ -7,7 +7,7 @@ from typing import Any
 
 from lenetgpu.errors import LenetError, require_extra, unexpected
 from lenetgpu.files.output import require_folder
-from lenetgpu.lab.rows import from_file
+from lenetgpu.lab.tables import from_file
 from lenetgpu.network import STAGE_NAMES
 from lenetgpu.store import write_atomically
 

@@ -21,8 +21,7 @@ from lenetgpu.jobs.job import MOST, PICTURES, SHARD, Job, require_same
 from lenetgpu.jobs.manifest import ClassifyOutcome, Row, altered, clear, new_inputs
 from lenetgpu.jobs.pictures import LIST, require_same_list, store_list
 from lenetgpu.lab.console import Say
-from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import from_file
+from lenetgpu.lab.tables import Part, Table, from_file
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import clock
 from lenetgpu.plan import AUTO, may_settle

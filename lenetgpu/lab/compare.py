@@ -21,8 +21,7 @@ from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab import charts, counters
 from lenetgpu.lab.documents import load_earlier
-from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import from_file, status_word
+from lenetgpu.lab.tables import Part, Table, from_file, status_word
 from lenetgpu.measure import plugins
 from lenetgpu.measure.bench import PlanBench, stage_of
 from lenetgpu.measure.counters.child import Images

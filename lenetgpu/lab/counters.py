@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import Column, from_file
+from lenetgpu.lab.tables import Column, Part, Table, from_file
 from lenetgpu.measure.bench import StageBench
 from lenetgpu.measure.counters import document as counters
 from lenetgpu.measure.counters.child import Images, StageSpec, Work

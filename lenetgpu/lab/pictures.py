@@ -22,7 +22,7 @@ from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.pictures.given import Expanded, Gathered, gather
 
 if TYPE_CHECKING:
-    from lenetgpu.lab.render import Part, Table
+    from lenetgpu.lab.tables import Part, Table
 
 _GAP = 2
 _BRAILLE, _DOTS = 0x2800, ((0, 1, 2, 6), (3, 4, 5, 7))
@@ -102,8 +102,7 @@ def classify(
 
 def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[Part]:
     """Yield up to FEW rows as a table, with `images` (N, 28, 28, 1) drawn; more rows as counts."""
-    from lenetgpu.lab.render import Table
-    from lenetgpu.lab.rows import from_file
+    from lenetgpu.lab.tables import Table, from_file
 
     if len(rows) > FEW:
         yield counts([row["label"] for row in rows], [row["probability"] for row in rows])
@@ -130,8 +129,7 @@ def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[P
 
 def counts(labels: Sequence[int], likely: Sequence[float] = ()) -> Table:
     """Return a table of images per digit, with each digit's lowest probability if known."""
-    from lenetgpu.lab.render import Table
-    from lenetgpu.lab.rows import from_file
+    from lenetgpu.lab.tables import Table, from_file
 
     shown = []
     for digit, images in sorted(Counter(labels).items()):

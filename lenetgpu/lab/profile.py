@@ -9,9 +9,8 @@ from lenetgpu.dispatch.candidates import comparable
 from lenetgpu.files import assets
 from lenetgpu.lab import counters as hardware
 from lenetgpu.lab.infer import infer
-from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import STAGE
 from lenetgpu.lab.summary import describe_device, stage_parts
+from lenetgpu.lab.tables import STAGE, Part, Table
 from lenetgpu.measure.counters import document as counters_of
 from lenetgpu.measure.counters.child import Images, Work
 from lenetgpu.measure.document import ceilings_json, head, infer_json, stage_rows

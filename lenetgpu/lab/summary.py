@@ -12,7 +12,7 @@ from lenetgpu.measure.outcome import DEFAULT_BATCH
 
 if TYPE_CHECKING:
     from lenetgpu.lab.console import Console
-    from lenetgpu.lab.render import Part
+    from lenetgpu.lab.tables import Part
     from lenetgpu.measure.outcome import Outcome
 
 MOST = 20  # images whose scores are printed; an output file gets all
@@ -41,8 +41,7 @@ def describe_device(outcome: Outcome) -> str:
 
 def stage_parts(outcome: Outcome) -> Iterator[Part]:
     """Yield the per-stage table, and a note on stages that exceed their roof."""
-    from lenetgpu.lab.render import Table
-    from lenetgpu.lab.rows import STAGE
+    from lenetgpu.lab.tables import STAGE, Table
     from lenetgpu.measure.document import stage_rows
     from lenetgpu.measure.roofline import above
 
@@ -90,7 +89,7 @@ def print_infer(console: Console, outcome: Outcome) -> None:
     for note in outcome.notes:
         console.print(f"note     {note}")
     if outcome.rows:
-        from lenetgpu.lab.render import show
+        from lenetgpu.lab.tables import show
 
         show(console, stage_parts(outcome))
     correct, count = outcome.correct, outcome.done
@@ -125,8 +124,7 @@ def _passes(outcome: Outcome) -> str:
 
 def print_scores(console: Console, outcome: Outcome) -> None:
     """Print the scores of the first MOST images, and where to find omitted ones."""
-    from lenetgpu.lab.render import Table, show
-    from lenetgpu.lab.rows import Column, columns, fixed
+    from lenetgpu.lab.tables import Column, Table, columns, fixed, show
 
     if outcome.scores is None:
         console.print(

@@ -6,8 +6,7 @@ from typing import Any
 
 from lenetgpu.files.convs.described import as_line
 from lenetgpu.lab.compare import INTERRUPTED, fastest_first, judged, legend
-from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import from_file, status_word
+from lenetgpu.lab.tables import Part, Table, from_file, status_word
 from lenetgpu.measure.document import again_json, candidate_json
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Comparison

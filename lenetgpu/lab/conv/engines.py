@@ -7,8 +7,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.lab.compare import CompareOutcome
 from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.lab.conv.request import ConvRequest, shape_of
-from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import Column, columns, from_file
+from lenetgpu.lab.tables import Column, Part, Table, columns, from_file
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH

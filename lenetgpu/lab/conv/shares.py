@@ -13,8 +13,7 @@ from lenetgpu.lab import charts
 from lenetgpu.lab.compare import CompareOutcome
 from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.lab.conv.request import ConvRequest, rows_to_run
-from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import Column, columns, from_file, status_word
+from lenetgpu.lab.tables import Column, Part, Table, columns, from_file, status_word
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
 from lenetgpu.papers import convnet2_measured

@@ -9,7 +9,7 @@ from typing import Any
 
 import lenetgpu
 from lenetgpu.gpu.nvrtc import source_hash
-from lenetgpu.lab.render import Table
+from lenetgpu.lab.tables import Table
 
 Document = dict[str, Any]  # a file as `documents.checked` returns it; `label` is the file's name
 SOURCES = Path(lenetgpu.__file__).resolve().parent.parent

@@ -13,7 +13,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.lab.page import base, blocks
 from lenetgpu.lab.page.blocks import Chart, Document, Part, Section, device_name
 from lenetgpu.lab.page.sections import SECTIONS
-from lenetgpu.lab.render import Table
+from lenetgpu.lab.tables import Table
 
 MOST_BYTES = 6_000_000
 

@@ -16,8 +16,7 @@ from lenetgpu.lab.counters import COUNTED
 from lenetgpu.lab.page import blocks, mistakes
 from lenetgpu.lab.page.base import fragment
 from lenetgpu.lab.page.blocks import Block, Chart, Document, Drawing, Part, Section, Tile
-from lenetgpu.lab.render import Table
-from lenetgpu.lab.rows import STAGE, columns, from_file, status_word
+from lenetgpu.lab.tables import STAGE, Table, columns, from_file, status_word
 from lenetgpu.network import STAGE_NAMES, STAGES
 
 OURS = "lenetgpu"
