@@ -130,6 +130,8 @@ FILE = Named(path_type=Path, readable=False)
 FILE.name = "file"
 FOLDER = Named(path_type=Path, readable=False, file_okay=False)
 
+_SECTIONS = ini(Path(__file__).with_suffix(".ini"))
+COMBINED = _SECTIONS["conv, combined"]  # flag of `conv`: parameters that it can be combined with
 # metavar to the type of the value, and types of arguments; other values are strings
 _TYPES: dict[str, Any] = {
     "FILE": FILE, "FOLDER": FILE, "KIND FOLDER": (str, FILE), "N": int, "SECONDS": float,
@@ -170,7 +172,7 @@ def declared(command: str) -> Decorator:
 
 
 def _listed(section: str) -> Iterator[Decorator]:
-    for usage, text in ini(Path(__file__).with_suffix(".ini"))[section].items():
+    for usage, text in _SECTIONS[section].items():
         if usage.startswith("*"):
             yield from _listed(usage[1:])
             continue

@@ -20,7 +20,7 @@ from lenetgpu.cli.ending import (
     write_text,
 )  # fmt: skip
 from lenetgpu.cli.help import Command
-from lenetgpu.cli.options import declared, overrides, request
+from lenetgpu.cli.options import COMBINED, declared, overrides, request
 from lenetgpu.cli.signals import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -290,25 +290,16 @@ def _show(targets: tuple[Path | None, ...], results: Any, document: Any) -> None
     show(console(is_stdout(*targets)), results.parts(document))
 
 
-_FILES = {"json_file", "csv_file", "markdown", "no_progress"}
-_SHAPES = {"shape", "suite", "lines", "model", "batch", "epilogue", "bias", "relu", "dtype"}
-# flag of `conv`: the parameters it can be combined with
-_COMBINED: dict[str, set[str]] = {
-    "listed": {*_SHAPES, *_FILES},
-    "engines": {"shape", "batch", *_FILES},
-    "shares": {"shape", "suite", "batch", "device", "plot", *_FILES},
-    "tune": {*_SHAPES, *_FILES, "device", "seconds", "rounds", "warmup", "only"},
-}
-
-
 def _require_combinable(ctx: click.Context, flag: str) -> None:
+    """Raise LenetError if a parameter is given that cannot be combined with `flag`."""
     from lenetgpu.errors import LenetError
 
+    allowed = {flag, *COMBINED[flag].split()}
     names = {str(param.name): param.opts[0] for param in ctx.command.params} | {"shape": "SHAPE"}
     for name, shown in names.items():
         given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and name not in {*_COMBINED[flag], flag}:
-            *others, last = (names[other] for other in names if other in _COMBINED[flag])
+        if given and name not in allowed:
+            *others, last = (names[other] for other in names if other in allowed - {flag})
             only = f"combine it only with {', '.join(others)} or {last}"
             raise LenetError(f"{names[flag]}: cannot be combined with {shown}; {only}")
 
@@ -322,7 +313,7 @@ def conv(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     from lenetgpu.lab.conv import compared, document, engines, shares
     from lenetgpu.lab.conv.request import ConvRequest, run_list
 
-    if flag := next((flag for flag in _COMBINED if options[flag]), None):
+    if flag := next((flag for flag in COMBINED if options[flag]), None):
         _require_combinable(ctx, flag)
     targets = _targets(options)
     requested = request(ConvRequest, options, plugins=options["with_files"])

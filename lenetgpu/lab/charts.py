@@ -15,12 +15,11 @@ Spec = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
 STAGE_ORDER = [*STAGE_NAMES, "other"]
 TIMES = "median_ms p05_ms p95_ms"
-POINT = {"type": "point", "filled": True, "size": 90, "opacity": 1}
+_STYLE = json.loads(Path(__file__).with_suffix(".json").read_text())
+MARKS: dict[str, Spec] = _STYLE["marks"]
 STEP = 24  # height of a bar or a row of points, in pixels
 _WIDTH = 480
 _MOST_FAMILIES = 8
-_BAR = {"type": "bar", "height": {"band": 0.72}}
-_TEXT = {"type": "text", "align": "left", "dx": 4}
 _NUMBERS = {column.key: column for column in from_file("tooltips")}
 
 
@@ -40,9 +39,9 @@ def spec(rows: Rows, height: int, **more: Any) -> Spec:
     return {"data": {"values": list(rows)}, "width": "container", "height": height, **more}
 
 
-def layer(rows: Rows | None, mark: Any, **encoding: Any) -> Spec:
-    """Return a layer of `rows`, or of the chart's own rows if None."""
-    drawn = {"mark": {"type": mark} if isinstance(mark, str) else mark, "encoding": encoding}
+def layer(rows: Rows | None, mark: str | Spec, **encoding: Any) -> Spec:
+    """Return a layer of `rows`, or of the chart's own if None; `mark` may be one of MARKS."""
+    drawn = {"mark": MARKS[mark] if isinstance(mark, str) else mark, "encoding": encoding}
     return drawn if rows is None else {"data": {"values": list(rows)}, **drawn}
 
 
@@ -102,9 +101,8 @@ def dots(rows: Rows, field: str, tint: Spec, keys: str, title: str = "ms, logari
     """Return a point per row over ms, with a line from its 5th to its 95th percentile."""
     shown = [picked(row, f"{tint['field']} {field} {keys}") | spread(row) for row in rows]
     x = quantity("median_ms", title, log=True)
-    line = {"type": "rule", "strokeWidth": 3, "opacity": 0.45, "strokeCap": "round"}
-    span = layer(None, line, x=x | {"field": "p05_ms"}, x2={"field": "p95_ms"})
-    point = layer(None, POINT, x=x, tooltip=tips(f"{field} {keys} {TIMES}"))
+    span = layer(None, "spread", x=x | {"field": "p05_ms"}, x2={"field": "p95_ms"})
+    point = layer(None, "point", x=x, tooltip=tips(f"{field} {keys} {TIMES}"))
     high = bars_high(row[field] for row in rows)
     return spec(shown, high, encoding={"y": names(field), "color": tint}, layer=[span, point])
 
@@ -112,9 +110,9 @@ def dots(rows: Rows, field: str, tint: Spec, keys: str, title: str = "ms, logari
 def around_one(rows: Rows, field: str, x: Spec, tint: Spec, keys: str) -> Spec:
     """Return a point per row over a ratio, and a dashed line at 1."""
     at = {"field": "at", "type": "quantitative"}
-    one = layer([{"at": 1}], {"type": "rule", "strokeDash": [4, 4]}, x=at)
+    one = layer([{"at": 1}], "dashes", x=at)
     order = list(dict.fromkeys(row[field] for row in rows))
-    point = layer(None, POINT, y=names(field, order), x=x, color=tint, tooltip=tips(keys))
+    point = layer(None, "point", y=names(field, order), x=x, color=tint, tooltip=tips(keys))
     return spec(rows, bars_high(order), layer=[one, point])
 
 
@@ -122,9 +120,8 @@ def stacked(rows: Rows, field: str, x: Spec, tint: Spec, keys: str = "") -> Spec
     """Return a stacked bar per name, its parts sorted by `order`."""
     order = list(dict.fromkeys(row[field] for row in rows))
     encoding = {"y": names(field, order), "x": x, "color": tint, "tooltip": tips(keys)}
-    return spec(
-        rows, bars_high(order), mark=_BAR, encoding=encoding | {"order": {"field": "order"}}
-    )
+    encoding["order"] = {"field": "order"}
+    return spec(rows, bars_high(order), mark=MARKS["bar"], encoding=encoding)
 
 
 def shares(title: str) -> Spec:
@@ -151,7 +148,7 @@ def plan_bars(plans: Mapping[str, Rows], totals: Mapping[str, float]) -> Spec:
     x["scale"] = {"domain": [0, 1.3 * limit]}
     chart = stacked(bars, "plan", x, stage_colour(bars))
     at = {"field": "end", "type": "quantitative"}
-    texts = layer(labels, _TEXT, x=at, y=names("plan"), text={"field": "label"})
+    texts = layer(labels, "label", x=at, y=names("plan"), text={"field": "label"})
     return chart | {"layer": [layer(None, chart.pop("mark"), **chart.pop("encoding")), texts]}
 
 
@@ -173,11 +170,10 @@ def roofline(points: Rows, limits: Any, tint: Spec, floor: float = 0.0) -> Spec:
                 roofs.append({"roof": roof, "intensity": at, "tflops": min(peak, at * slope)})
     dash = colour("roof", [row["roof"] for row in roofs])
     dash["legend"] = {"symbolType": "stroke", "columns": 1}
-    line = {"type": "line", "strokeWidth": 1.6, "clip": True}
-    lines = layer(roofs, line, x=x, y=y, detail={"field": "roof"}, strokeDash=dash)
-    mark = POINT | {"size": 70, "opacity": 0.85, "clip": True}
+    lines = layer(roofs, "roof", x=x, y=y, detail={"field": "roof"}, strokeDash=dash)
     shown = tips("name where tflops intensity ms roofline")
-    return spec(points, 440, layer=[lines, layer(None, mark, x=x, y=y, tooltip=shown, color=tint)])
+    over = layer(None, "small point", x=x, y=y, tooltip=shown, color=tint)
+    return spec(points, 440, layer=[lines, over])
 
 
 def point_of(row: Mapping[str, Any], **about: Any) -> list[dict[str, Any]]:
@@ -250,8 +246,8 @@ def _slowest_first(times: Mapping[str, float]) -> Spec:
     ]
     x = quantity("ms", "milliseconds", log=True)
     x["scale"] |= {"domain": [least, slowest * 60], "padding": 0}
-    bar = layer(None, _BAR, x=x, x2={"datum": least})
-    text = layer(None, _TEXT, x=x, text={"field": "label"})
+    bar = layer(None, "bar", x=x, x2={"datum": least})
+    text = layer(None, "label", x=x, text={"field": "label"})
     return spec(shown, bars_high(times), encoding={"y": names("variant")}, layer=[bar, text])
 
 
@@ -304,7 +300,7 @@ def save(
         "title": {"text": head, "subtitle": lines, "anchor": "start", "offset": 14},
         "background": "white",
         "padding": 12,
-        "config": json.loads(Path(__file__).with_suffix(".json").read_text()),
+        "config": _STYLE["config"],
         "vconcat": [
             {"hconcat": still[at : at + columns], "resolve": resolve}
             for at in range(0, len(still), columns)

@@ -118,7 +118,7 @@ def _matrix(counts: Any) -> Spec:
     tint["scale"]["range"], tint["legend"] = [_RIGHT, _WRONG], None
     level: Spec = {"field": "level", "type": "quantitative", "legend": None}
     level["scale"] = {"domain": [0, 1], "range": [0, 1]}
-    cells = charts.layer(None, {"type": "rect", "stroke": "#dedad3"}, color=tint, opacity=level)
+    cells = charts.layer(None, "cell", color=tint, opacity=level)
     layers = [cells, _text(None, "shown"), _text(right, "shown", _SOFT)]
     return charts.spec(rows, 320, encoding={"x": x, "y": charts.names("is")}, layer=layers)
 

@@ -12,7 +12,7 @@ from typing import Any
 from lenetgpu.errors import LenetError
 from lenetgpu.lab.page import base, blocks
 from lenetgpu.lab.page.blocks import Chart, Document, Part, Section, device_name
-from lenetgpu.lab.page.sections import SECTIONS
+from lenetgpu.lab.page.sections import SECTIONS, text_of
 from lenetgpu.lab.tables import Table
 
 MOST_BYTES = 6_000_000
@@ -84,17 +84,13 @@ def _head(documents: Sequence[Document], files: int, left_out: Sequence[str]) ->
     dates = sorted({document["date"] for document in documents if document.get("date")})
     commits = list(dict.fromkeys(blocks.short_commit(d.get("commit")) for d in documents))
     commit = commits[0].removeprefix("commit ")
-    lead = (
-        "Results of earlier runs, read from files. The line below each chart and table gives the "
-        "device, date and commit, and the kernels that changed since."
-    )
+    fresh = any(document.get("fresh") for document in documents)
     facts = {"files": f"{files:,}"}
-    if any(document.get("fresh") for document in documents):
-        lead = "A run on this machine, every stage checked against float64 before it was timed."
+    if fresh:
         facts = {"not compared for time": ", ".join(left_out)} if left_out else {}
     return base.Head(
-        title="Seven stages of LeNet",
-        lead=lead,
+        title=text_of("page", "title"),
+        lead=text_of("page", "fresh" if fresh else "files"),
         device=blocks.either(device_name(document) for document in documents),
         date=" to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else "not recorded",
         commit=commit if len(commits) == 1 else f"{len(commits)} commits, given below each chart",

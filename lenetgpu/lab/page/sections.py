@@ -44,7 +44,7 @@ Make = Callable[[Sequence[Document]], Iterable[Block]]
 SECTIONS: list[Callable[[Sequence[Document]], Section]] = []
 
 
-def _text(anchor: str, name: str) -> str:
+def text_of(anchor: str, name: str) -> str:
     """Return a text of sections.ini on one line, "" if there is none."""
     return " ".join(ini(_TEXTS)[anchor].get(name, "").split())
 
@@ -54,7 +54,7 @@ def section(anchor: str) -> Callable[[Make], Make]:
 
     def register(make: Make) -> Make:
         def build(documents: Sequence[Document]) -> Section:
-            section = Section(anchor, _text(anchor, "title"), _text(anchor, "lead"))
+            section = Section(anchor, text_of(anchor, "title"), text_of(anchor, "lead"))
             for block in make(documents):
                 parts = [p for p in block.parts if not (isinstance(p, Chart) and p.empty)]
                 section.blocks += [replace(block, parts=parts)] if parts else []
@@ -235,7 +235,7 @@ def _plans(documents: Sequence[Document]) -> Iterator[Block]:
     if stages:
         shown = columns("plan=plan_label", *STAGE)
         parts.append(Table(shown, stages, "Stages of every plan, timed one by one"))
-    yield Block(parts, blocks.source(*plans), _text("plans", "note"))
+    yield Block(parts, blocks.source(*plans), text_of("plans", "note"))
 
 
 def _ranking(rows: Sequence[Document], title: str, table_title: str) -> list[Part]:
@@ -257,7 +257,7 @@ def _scaling(rows: Sequence[Document]) -> Chart:
         "color": charts.colour("plan", [row["plan"] for row in rows]),
         "tooltip": tips("plan images ns_per_image"),
     }
-    mark = {"type": "line", "point": {"size": 70, "filled": True}}
+    mark = charts.MARKS["line"]
     title = "Nanoseconds per image (logarithmic) over images per pass"
     return Chart(title, charts.spec(rows, 280, mark=mark, encoding=encoding), wide=True)
 
@@ -320,7 +320,7 @@ def _roofline(documents: Sequence[Document]) -> Iterator[Block]:
     used = _named_plans(documents)
     for document in blocks.of_command(documents, "compare"):
         used += [document] if document["rows"] or _order(document)[0] >= 0 else []
-    note = _text("roofline", "note")
+    note = text_of("roofline", "note")
     if any(point["tflops"] < FLOOR for point in points):
         note += f" Points below {FLOOR} TFLOP/s are drawn on the lower edge."
     title = "TFLOP/s (logarithmic) over operations per byte, by stage"
@@ -345,10 +345,9 @@ def _then_and_now(rows: list[dict[str, Any]]) -> Spec:
     ends = [picked(r, keys, when=when, ms=r[key]) for r in rows for when, key in times]
     lines = [picked(row, "variant report_ms median_ms") for row in rows]
     x = quantity("ms", "ms, logarithmic", log=True)
-    rule = {"type": "rule", "strokeWidth": 3, "opacity": 0.3}
-    line = charts.layer(lines, rule, x=x | {"field": "report_ms"}, x2={"field": "median_ms"})
+    line = charts.layer(lines, "change", x=x | {"field": "report_ms"}, x2={"field": "median_ms"})
     tint = charts.colour("when", (THEN, NOW))
-    point = charts.layer(None, charts.POINT, x=x, color=tint, tooltip=tips(keys))
+    point = charts.layer(None, "point", x=x, color=tint, tooltip=tips(keys))
     high = charts.bars_high(row["variant"] for row in rows)
     return charts.spec(ends, high, encoding={"y": charts.names("variant")}, layer=[line, point])
 
@@ -376,11 +375,11 @@ def _ladder(documents: Sequence[Document]) -> Iterator[Block]:
             for stage in dict.fromkeys(row["stage"] for row in document["rows"])
             if (rungs := _rungs(document, stage))
         ]
-        yield Block(drawn, line, _text("ladder", "note"))
+        yield Block(drawn, line, text_of("ladder", "note"))
         if steps := document["ladder"]:
             gains = Chart("Gain of each step, then and now", _gains(steps), wide=True)
             parts: list[Part] = [Table(STEPS, steps, "The steps of the ladder"), gains]
-            yield Block(parts, line, _text("ladder", "gains"))
+            yield Block(parts, line, text_of("ladder", "gains"))
         rows = [row | {"check": status_word(row)} for row in document["rows"]]
         yield Block([Table(_COURSE, rows, "Every row of the course's suite")], line)
 
@@ -413,7 +412,7 @@ def _power(documents: Sequence[Document]) -> Spec:
         "color": charts.colour("what", [*STAGE_NAMES, *names]) | {"legend": {"values": names}},
         "tooltip": tips(f"what name {watched} ms"),
     }
-    return charts.spec(rows, 320, mark=charts.POINT, encoding=encoding)
+    return charts.spec(rows, 320, mark=charts.MARKS["point"], encoding=encoding)
 
 
 def _order(document: Document) -> tuple[int, str]:
@@ -432,7 +431,7 @@ def _comparisons(documents: Sequence[Document]) -> Iterator[Block]:
     parts = [Chart(f"{d['what']}, over {d['baseline']}", _candidates(d)) for d in compared]
     yield Block([*parts, Table(columns("of=what", *COMPARED), rows, "All candidates")], line)
     chart = Chart("Power of the whole device (W) over time of a run", _power(compared), wide=True)
-    yield Block([chart], line, _text("comparisons", "power"))
+    yield Block([chart], line, text_of("comparisons", "power"))
 
 
 @section("suites")
@@ -492,13 +491,10 @@ def _sweep(rows: Sequence[Document]) -> Spec:
     tint, dash = charts.colour("streams", streams, "streams"), charts.colour("way", bare)
     dash["scale"]["range"] = list(bare.values())
     dash["legend"] = {"symbolType": "stroke", "symbolStrokeWidth": 2}
-    line = {"type": "line", "point": {"size": 55, "filled": True}}
-    rule = {"type": "rule", "strokeWidth": 1.6, "opacity": 0.8}
-    star = {"type": "point", "shape": "diamond", "size": 170, "filled": False, "strokeWidth": 2}
     drawn = [
-        charts.layer(ways, line, x=x, y=y, color=tint, tooltip=tips(keys)),
-        charts.layer(across, rule, y=y, strokeDash=dash, tooltip=tips("way median_ms")),
-        charts.layer(stars, star, x=x, y=y, tooltip=tips(chosen)),
+        charts.layer(ways, "fine line", x=x, y=y, color=tint, tooltip=tips(keys)),
+        charts.layer(across, "level", y=y, strokeDash=dash, tooltip=tips("way median_ms")),
+        charts.layer(stars, "star", x=x, y=y, tooltip=tips(chosen)),
     ]
     return charts.spec([], 240, layer=drawn)
 
@@ -515,7 +511,7 @@ def _sweeps(documents: Sequence[Document]) -> Iterator[Block]:
             rounds = f"{document['rounds']:g} rounds" if document["rounds"] else ""
             table = Table(_SCHEDULES, rows, "Every schedule")
             line = blocks.source(document, how=rounds)
-            yield Block([*drawn, table], line, _text("streams", "note"))
+            yield Block([*drawn, table], line, text_of("streams", "note"))
 
 
 def _events(document: Document) -> list[dict[str, Any]]:
@@ -542,8 +538,8 @@ def _gantt(events: list[dict[str, Any]]) -> Spec:
         "color": charts.colour("name", [event["name"] for event in events]),
         "tooltip": tips("stream name start length"),
     }
-    mark = {"type": "bar", "height": {"band": 0.7}, "strokeWidth": 0.5}
-    return charts.spec(events, 34 * max(2, len(streams)), mark=mark, encoding=encoding)
+    high = 34 * max(2, len(streams))
+    return charts.spec(events, high, mark=charts.MARKS["event"], encoding=encoding)
 
 
 @section("trace")
