@@ -11,15 +11,24 @@ from rich.console import Console as Rich
 from terminal import in_terminal, python, run, surroundings, without_escapes
 
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.ini import ini
 from lenetgpu.lab import console as progress
-from lenetgpu.lab import listing, rows
+from lenetgpu.lab import listing, tables
 from lenetgpu.lab.compare import COMPARED, COUNTED, COURSE, LAYOUTS, STEPS
 from lenetgpu.lab.console import folded
 from lenetgpu.lab.conv.document import CONVOLVED, EXPLAINED, SUMMED
 from lenetgpu.lab.conv.document import STEPS as CONV_STEPS
 from lenetgpu.lab.listing import matrix_lines, variant_lines
 from lenetgpu.lab.tables import (
-    STAGE, Table, columns, dimensions, fixed, in_lines, listed, show, significant
+    STAGE,
+    Table,
+    columns,
+    dimensions,
+    fixed,
+    in_lines,
+    listed,
+    show,
+    significant,
 )  # fmt: skip
 from lenetgpu.stages import variants
 from lenetgpu.stages.matrix import cells
@@ -172,10 +181,10 @@ ENTRY = {"name": "a|\x1b", "median_ms": 0.12349, "grid": [3, 2], "machine": {"po
          "status": "right", "else": 1}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", rows.ini(rows.COLUMNS).sections())
+@pytest.mark.parametrize("name", ini(tables.COLUMNS))
 def test_formats_in_the_file_of_columns_are_known(name):
-    own = dict.fromkeys(("between", "rounded", "yes_or_no", "shortened", "stalls"), str)
-    for column in rows.from_file(name, **own):
+    own = dict.fromkeys(("between", "rounded", "yes_or_no", "shortened", "stalls", "share"), str)
+    for column in tables.from_file(name, **own):
         assert callable(column.write) or name == "tooltips" or format(1, column.write)
         assert column.numeric or callable(column.write)
 

@@ -170,12 +170,10 @@ def status_line(enabled: bool, rate: bool = False) -> Iterator[Say]:
     from rich.console import Console as Rich
 
     with _bar(Rich(stderr=True), rate) as bar:
-        task = bar.add_task("starting", total=None, amount="")
+        task = bar.add_task("starting", total=None)
 
         def say(text: str, done: int = 0, total: int = 0) -> None:
-            amount = f"{done:,}/{total:,}" if total else ""
-            what = one_line(text)
-            bar.update(task, description=what, completed=done, total=total or None, amount=amount)
+            bar.update(task, description=one_line(text), completed=done, total=total or None)
 
         yield say
 
@@ -184,6 +182,11 @@ def _bar(console: RichConsole, rate: bool = False) -> Progress:
     """Return a spinner with the current activity and, once a total is known, a bar and a count."""
     from rich import progress
     from rich.text import Text
+
+    class Amount(progress.TextColumn):
+        def render(self, task: Task) -> Text:
+            known = task.total is not None
+            return Text(f"{task.completed:,.0f}/{task.total:,.0f}" if known else "")
 
     class Rate(progress.TextColumn):
         def render(self, task: Task) -> Text:
@@ -195,7 +198,7 @@ def _bar(console: RichConsole, rate: bool = False) -> Progress:
         progress.SpinnerColumn("dots" if console.encoding.startswith("utf") else "line"),
         progress.TextColumn("{task.description}", markup=False),
         *((progress.BarColumn(),) if wide else ()),
-        progress.TextColumn("{task.fields[amount]}"),
+        Amount(""),
         *((progress.TimeElapsedColumn(),) if wide or (usual and not rate) else ()),
         *(left if rate and usual else ()),
     )
