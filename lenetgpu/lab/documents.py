@@ -8,7 +8,6 @@ import json
 import os
 import reprlib
 from collections.abc import Callable, Mapping
-from functools import cache
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NoReturn
@@ -136,10 +135,8 @@ def current(pairs: list[tuple[str, Any]]) -> Entry:
     return document
 
 
-@cache
-def _shapes() -> Any:
-    """Return the parts of a document that --against reads, by command, as shapes for `_shaped`."""
-    return json.loads(Path(__file__).with_name("earlier.json").read_text())
+# Parts of a document that --against reads, by command, as shapes for `_shaped`
+_SHAPES = json.loads(Path(__file__).with_name("earlier.json").read_text())
 
 
 def _shaped(value: Any, shape: Any, where: str = "") -> Any:
@@ -153,7 +150,7 @@ def _shaped(value: Any, shape: Any, where: str = "") -> Any:
     if shape == "flag":
         return value if isinstance(value, bool) else _refuse(where, "true or false", value)
     if isinstance(shape, str):
-        shape = _shapes()[shape]
+        shape = _SHAPES[shape]
     if not isinstance(value, type(shape)):
         _refuse(where, "an object" if isinstance(shape, dict) else "a list", value)
     if isinstance(shape, list):

@@ -27,7 +27,8 @@ def section(counts: Any, gallery: Gallery | None = None) -> Any:
         digits={row["digit"]: share(row["accuracy"]) for row in per_digit(counts)},
         pairs=confusions(counts)[:_PAIRS],
         wrong=int(counts.sum() - counts.trace()),
-        tiles=None if gallery is None else _tiles(gallery),
+        tiles=None if gallery is None else gallery.worst,
+        percent=probability,
         sheet=None if gallery is None else base.sheet(gallery.images),
         bounded="" if gallery is None else bounded(len(gallery.worst), len(gallery.rows)),
     )
@@ -46,15 +47,6 @@ def _cells(counts: Any) -> list[list[dict[str, Any]]]:
         ]
         for label, row in enumerate(counts.tolist())
     ]
-
-
-def _tiles(gallery: Gallery) -> list[dict[str, Any]]:
-    names = gallery.worst.dtype.names
-    tiles = [dict(zip(names, row, strict=True)) for row in gallery.worst.tolist()]
-    for tile in tiles:
-        tile["sure"] = probability(tile["probability"])
-        tile["second"] = probability(tile["runner_up_probability"])
-    return tiles
 
 
 def _head(outcome: Outcome) -> base.Head:

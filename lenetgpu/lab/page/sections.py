@@ -262,13 +262,6 @@ def _scaling(rows: Sequence[Document]) -> Chart:
     return Chart(title, charts.spec(rows, 280, mark=mark, encoding=encoding), wide=True)
 
 
-def _phases(phases: dict[str, float]) -> Chart:
-    rows = [{"phase": name, "ms": ms, "order": 0, "of": "ours"} for name, ms in phases.items()]
-    axis, tint = quantity("ms", "ms of our own process"), charts.colour("of", ["ours"])
-    drawn = charts.stacked(rows, "phase", axis, tint, "phase ms")
-    return Chart("Cold start of lenetgpu, by phase", drawn, wide=True)
-
-
 @section("peers")
 def _peers(documents: Sequence[Document]) -> Iterator[Block]:
     for document in (d for command in _TITLES for d in blocks.of_command(documents, command)):
@@ -279,7 +272,12 @@ def _peers(documents: Sequence[Document]) -> Iterator[Block]:
         chart_title = f"{title[0].upper()}{title[1:]}{images}"
         parts = _ranking(rows, chart_title, f"All candidates: {title}")
         parts += [_scaling(document["scaling"])] if document["scaling"] else []
-        parts += [_phases(document["phases_ms"])] if document["phases_ms"] else []
+        if phases := document["phases_ms"]:
+            spent = phases.items()
+            bars = [{"phase": name, "ms": ms, "order": 0, "of": "ours"} for name, ms in spent]
+            axis, tint = quantity("ms", "ms of our own process"), charts.colour("of", ["ours"])
+            drawn = charts.stacked(bars, "phase", axis, tint, "phase ms")
+            parts.append(Chart("Cold start of lenetgpu, by phase", drawn, wide=True))
         absent = ", ".join(entry["name"] for entry in document["not_measured"] or ())
         note = f"Not measured: {absent}." if absent else ""
         yield Block(parts, blocks.source(document, how=blocks.samples(rows)), note)
