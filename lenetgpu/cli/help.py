@@ -10,9 +10,7 @@ from lenetgpu.ini import ini
 
 OTHER, ALL = "Other", "Options"
 _FEW = 6  # commands with at most this many options have no headings
-SETTINGS = {
-    "help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True,
-}  # fmt: skip
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 
 
 def texts(section: str) -> dict[str, str]:
