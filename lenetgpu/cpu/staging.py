@@ -22,7 +22,7 @@ from lenetgpu.cpu.threads import core_count
 from lenetgpu.cpu.turns import PREPARING, tell_children
 from lenetgpu.cpu.vector import WIDTH, Vectors, f32, i64
 
-MOST_THREADS = 6  # default limit; more would not copy faster
+MOST_THREADS = 8  # default limit; more would not copy faster
 _PIECE, _BLOCK = 1 << 16, 1 << 20  # bytes of the source: an array, a file
 # 64-bit words of the control block: pieces left, active threads, their semaphore, the job's
 # address, 1 to stop, C functions. Words that threads change have cache lines of their own.

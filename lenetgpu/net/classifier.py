@@ -150,8 +150,11 @@ class LeNet:
                 return self._direct(images)
             if shape in _SINGLES:
                 return self._made([self._direct(images.reshape(IMAGE_SHAPE[:2]))], self._label)
-            if shape[1:] in FORMS and MANY <= shape[0] <= self._batch:
+            if self._many(shape):
                 return self._direct(images)
+        elif (torch := sys.modules.get("torch")) and type(images) is torch.Tensor and images.is_cpu:
+            if images.dtype is torch.uint8 and self._many(images.shape):
+                return torch.from_numpy(self._direct(images.numpy()))
         elif self._index is not None and (direct := self._label_on_device(images)) is not None:
             return direct.labels[0] if direct.single else direct.labels
         return self._answer(images, False, _labels)
@@ -227,6 +230,10 @@ class LeNet:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _many(self, shape: Any) -> bool:
+        """Return True if `shape` is that of enough images to copy by threads, of one pass."""
+        return shape[1:] in FORMS and MANY <= shape[0] <= self._batch
 
     def _direct(self, images: Any) -> Any:
         """Return the label of NumPy uint8 (28, 28), or labels of a batch, with least overhead."""

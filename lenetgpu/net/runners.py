@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lenetgpu.net.single import OneImage
     from lenetgpu.net.streaming.schedule import Schedule
     from lenetgpu.net.streaming.stream_slots import After, Mark
-    from lenetgpu.net.streaming.streamer import Deliver, OnChunk
+    from lenetgpu.net.streaming.streamer import Deliver, Key, OnChunk
     from lenetgpu.stages.fused.persistent import Once
 
     Callbacks = tuple[OnChunk | None, Mark | None]
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _WARM_IMAGES = 4
 _SLICE_BYTES = 32 << 20  # size of each of the CPU's two read-ahead buffers
 _STAGES = (1_024, 10_000)  # lengths of page-locked staging arrays; larger calls use the streamer's
+_PLACES = 8
 _REPEATS = 64  # recorded launches, one per image count; the oldest is dropped
 
 
@@ -202,6 +203,8 @@ class GpuRunner(Runner):
         self._copies: Staging | None = None
         self._staged: dict[int, Chunk] = {}
         self._page_locked = True  # what is staged
+        # recorded passes over page-locked images, by number and address, and their labels
+        self._in_place_before: dict[tuple[int, int], tuple[Key, Any]] = {}
         self._label = np.int32
 
         def made(images: int) -> Pipeline:
@@ -296,7 +299,10 @@ class GpuRunner(Runner):
             return False
         _, held_labels, held_scores = self._stage(len(images), scores is not None)
         with self._gpu:
-            if self._streamer.replay(Chunk(images, held_labels, held_scores)):
+            batch = Chunk(images, held_labels, held_scores)
+            if self._streamer.replay(batch):
+                if scores is None:
+                    self._remember(batch)
                 require_finite(held_scores, self._plan, self.first)
             elif self._streamer.page_locked(images):
                 self.run(images, held_labels, held_scores)
@@ -316,6 +322,15 @@ class GpuRunner(Runner):
                 return None
         return labels, scores
 
+    def _remember(self, batch: Chunk) -> None:
+        """Let `labels` repeat the recorded pass over `batch` at once; keep few."""
+        if len(self._in_place_before) >= _PLACES:
+            self._in_place_before.clear()
+        from lenetgpu.net.streaming.streamer import pass_key
+
+        key = pass_key(batch)
+        self._in_place_before[key[0], key[2]] = key, batch.labels
+
     def _through_stage(self, images: Any, labels: Any, scores: Any, first: int) -> bool:
         """Fill the results through page-locked memory; return False if a float is no k/255.
 
@@ -329,7 +344,7 @@ class GpuRunner(Runner):
                 from lenetgpu.cpu.staging import Staging
 
                 self._copies = Staging()
-            sizes = streamer.filled_sizes(n)
+            sizes = streamer.filled_sizes(n, converted)
             with self._gpu:
                 self._copies.start(images, held.images, sizes)
                 try:
@@ -345,6 +360,16 @@ class GpuRunner(Runner):
             self.run(*held)
         _copy(held.labels, held.scores, labels, scores)
         return True
+
+    def labels(self, images: Any) -> Any:
+        """Return the labels (n,) int32 of a NumPy array of uint8 images."""
+        if images.flags.c_contiguous:
+            place = len(images), images.__array_interface__["data"][0]
+            if (known := self._in_place_before.get(place)) is not None:
+                with self._turn, self._gpu:
+                    if self._streamer.repeat(known[0]):
+                        return known[1].copy()
+        return super().labels(images)
 
     def label(self, image: Any) -> Any:
         """Return the label of a NumPy image (28, 28) of uint8 as numpy.int32."""

@@ -18,7 +18,7 @@ EVEN = 1.0
 NEVER = 1e12  # us; time of something unavailable
 _MOST_GBS, _LARGE = 1e9, 1 << 20
 _TAPERS = (2, 3, 4)
-_LEAST = 500  # images of a tapered chunk, at least
+LEAST = 500  # images of a tapered chunk, at least
 _WORTH = 1.01  # schedules within this factor of the best: the one with the least memory wins
 
 
@@ -74,7 +74,7 @@ class Schedule:
 
 
 def chunk_sizes(images: int, chunk: int, taper: float = EVEN) -> list[int]:
-    """Split `images` into chunks of at most `chunk`, and at least _LEAST or half of it if tapered.
+    """Split `images` into chunks of at most `chunk`, and at least LEAST or half of it if tapered.
 
     With `taper` above 1 sizes grow to `chunk` by about that factor, below 1 they shrink from it.
     """
@@ -83,8 +83,8 @@ def chunk_sizes(images: int, chunk: int, taper: float = EVEN) -> list[int]:
     share = 1 - min(taper, 1 / taper)
     sizes, left = [], images
     while left:
-        size = min(left, chunk, max(_LEAST, ceil(share * left)))
-        if left - size < _LEAST // 2 and left <= chunk:
+        size = min(left, chunk, max(LEAST, ceil(share * left)))
+        if left - size < LEAST // 2 and left <= chunk:
             size = left
         sizes.append(size)
         left -= size

@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 from math import prod
 from queue import Empty, SimpleQueue
@@ -28,12 +28,13 @@ from lenetgpu.gpu.faults import lacks_memory
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.workspace import host_empty, pinned_empty
 from lenetgpu.net.streaming.cuda import Cuda
-from lenetgpu.net.streaming.schedule import EVEN, chunk_sizes
+from lenetgpu.net.streaming.schedule import EVEN, LEAST, chunk_sizes
 from lenetgpu.net.streaming.stream_slots import After, Chunk, Mark, StreamPool
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 
 MOST_RECORDED = 256  # chunks per graph; with more, single launches hide behind the copies
+_QUARTERS = 4
 _GRAPHS = 4  # graphs cached, least recently used dropped
 # Most image bytes of one page-locked buffer: a chunk costs the host 0.6 ms; and of one read.
 STAGING_BYTES, READ_BYTES = 32 << 20, 8 << 20
@@ -161,9 +162,8 @@ class Ring:
         self._reads = -(-self.images * size // READ_BYTES)  # of one buffer, by several threads
         self._readers = min(MOST_READERS, core_count())
         self.free: deque[StagingBuffer] = deque()  # in the order of their slots
-        self._most = slots * (
-            2 + -(-self._readers // self._reads) // slots
-        )  # as many for each slot
+        ahead = -(-self._readers // self._reads)
+        self._most = slots * (2 + ahead // slots)  # as many for each slot
         self._native = sys.platform == "linux" and dtype == "uint8"
         self._made: list[StagingBuffer] = []
         # bare threads: a pool's futures would cost the host as much as the reads
@@ -174,12 +174,8 @@ class Ring:
     def fill(self, source: Source, lo: int, buffer: StagingBuffer) -> Reading:
         """Start to read images from `lo` on into a buffer."""
         read: Callable[..., Any] = source.read
-        if self._native and (at := source.raw(lo, buffer.n)):
-            from lenetgpu.cpu.staging import Staging
-
-            images, threads = buffer.images[: buffer.n], -(-self._readers // self._most)
-            staging = buffer.staging = buffer.staging or Staging(threads)
-            staging.read(*at, images)
+        staging, images = buffer.staging, buffer.images[: buffer.n]
+        if staging is not None and self._begun(source, lo, staging, images):
             return partial(staging.ended, 0), lambda: staging.wait(0) or read(lo, images)
         while len(self._threads) < self._readers:
             name = f"lenetgpu-read_{len(self._threads)}"
@@ -191,10 +187,24 @@ class Ring:
             self._todo.put((filling, read, lo + begin, buffer.images[begin:end]))
         return lambda: not filling.ended.locked(), filling.wait
 
+    @staticmethod
+    def _begun(source: Source, lo: int, staging: Any, images: Any) -> bool:
+        """Begin to read or copy contiguous bytes natively; return False for other sources."""
+        if isinstance(source, MemorySource):
+            first = source.selection.start + lo
+            part = source.images[first : first + len(images)]
+            if part.flags.c_contiguous:
+                staging.start(part, images, (len(part),))
+            return bool(part.flags.c_contiguous)
+        at = source.raw(lo, len(images))
+        if at:
+            staging.read(*at, images)
+        return at is not None
+
     def close(self) -> None:
         """Drop the reads that have not begun, and wait for the others."""
         for buffer in self._made:
-            if buffer.staging:
+            if buffer.staging is not None:
                 buffer.staging.close()
         with suppress(Empty):
             while True:
@@ -209,19 +219,24 @@ class Ring:
             return self.free.popleft()
         if len(self._made) == self._most:
             return None
-        pinned = self._device.pinned
+        pinned, staging = self._device.pinned, None
+        if self._native:  # now rather than in the first read
+            from lenetgpu.cpu.staging import Staging
+
+            staging = Staging(-(-self._readers // self._most))
         buffer = StagingBuffer(
             pinned((self.images, *IMAGE_SHAPE), self._dtype),
             pinned((self.images,), "int32"),
             pinned((self.images, CLASSES), "float32") if self.with_scores else None,
             self._device.event(),
             len(self._made),
+            staging=staging,
         )
         self._made.append(buffer)
         return buffer
 
 
-def _key(batch: Chunk, parts: int) -> Key:
+def pass_key(batch: Chunk, parts: int = 1) -> Key:
     """Return the key of a pass over `batch` in `parts` graphs."""
     places = (array.__array_interface__["data"][0] for array in batch if array is not None)
     return len(batch.images), parts, *places
@@ -234,11 +249,6 @@ def _cut(batch: Chunk, sizes: Iterable[int], start: int = 0) -> Iterator[Chunk]:
         start += size
         scores = None if batch.scores is None else batch.scores[part]
         yield Chunk(batch.images[part], batch.labels[part], scores)
-
-
-@lru_cache(64)
-def _filled_sizes(images: int, chunk: int, taper: float) -> tuple[int, ...]:
-    return tuple(chunk_sizes(images, chunk, taper if taper != EVEN else 1 / 2))
 
 
 class Streamer:
@@ -297,25 +307,39 @@ class Streamer:
         if not self.page_locked(*batch):
             self._through_ring(batch, on_chunk, mark)
             return
-        graphs, key = list[Graph](), _key(batch, 1)
+        graphs, key = list[Graph](), pass_key(batch)
         if mark is None and len(images) <= MOST_RECORDED * self.chunk:
             graphs = self._replays.find(key, lambda: [self._recorded(self._chunks(batch))])
-        if not graphs or not self._replay(graphs[0], batch, on_chunk):
+        if not graphs or not self._replay(graphs[0], len(images), on_chunk):
             self._insist(lambda: self._launch(batch, on_chunk, mark))
 
     @in_turn
     def replay(self, batch: Chunk, on_chunk: OnChunk | None = None) -> bool:
         """Replay the recorded pass over `batch`, if any; return False unless it ran."""
-        key = _key(batch, 1)
+        key = pass_key(batch)
         graphs = self._replays.graphs.get(key)
         if not graphs or not all(self._device.is_pinned(at, 1) for at in key[2:]):
             return False
         self._replays.graphs.move_to_end(key)
-        return self._replay(graphs[0], batch, on_chunk)
+        return self._replay(graphs[0], len(batch.images), on_chunk)
 
-    def filled_sizes(self, images: int) -> tuple[int, ...]:
-        """Return the chunk sizes for `run_filled`."""
-        return _filled_sizes(images, self.chunk, self.taper)
+    @in_turn
+    def repeat(self, key: Key) -> bool:
+        """Replay the pass of `key`, whose results are still page-locked; False unless it ran."""
+        graphs = self._replays.graphs.get(key)
+        if not graphs or not self._device.is_pinned(key[2], 1):
+            return False
+        return self._replay(graphs[0], key[0], None)
+
+    def filled_sizes(self, images: int, slowly: bool) -> list[int]:
+        """Return chunk sizes for `run_filled`: with `slowly`, the GPU waits for what fills them.
+
+        Then equal quarters keep it busy; otherwise a first quarter lets it start, and further
+        chunks would cost more than they hide.
+        """
+        first = min(self.chunk, images, max(LEAST, -(-images // _QUARTERS)))
+        rest = images - first
+        return [first, *chunk_sizes(rest, first if slowly else self.chunk)] if rest else [first]
 
     @in_turn
     def run_filled(self, batch: Chunk, sizes: Sequence[int], filled: Callable[[int], bool]) -> bool:
@@ -328,7 +352,8 @@ class Streamer:
         if count <= MOST_RECORDED:
             parts = enumerate(_cut(batch, sizes))
             graphs = self._replays.find(
-                _key(batch, count), lambda: [self._recorded([part], turn) for turn, part in parts]
+                pass_key(batch, count),
+                lambda: [self._recorded([part], turn) for turn, part in parts],
             )
         chunks = () if graphs else tuple(_cut(batch, sizes))
         there, whole = map(filled, range(count)), True
@@ -450,17 +475,17 @@ class Streamer:
             slots.wait()
             self.done = queued
 
-    def _replay(self, graph: Graph, batch: Chunk, on_chunk: OnChunk | None) -> bool:
+    def _replay(self, graph: Graph, images: int, on_chunk: OnChunk | None) -> bool:
         """Launch `graph`; if memory is short, drop all graphs and return False."""
         queued = 0
         try:
             if not self._fitted(graph.launch_alone):
                 self._replays.graphs.clear()
                 return False
-            queued = len(batch.images)
+            queued = images
             if on_chunk is not None:
-                for part in self._chunks(batch):
-                    on_chunk(len(part.images))
+                for size in chunk_sizes(images, self.chunk, self.taper):
+                    on_chunk(size)
         finally:
             graph.stream.synchronize()
             self.done = queued
