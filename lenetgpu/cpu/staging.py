@@ -27,8 +27,8 @@ _PIECE, _BLOCK = 1 << 16, 1 << 20  # bytes of the source: an array, a file
 # 64-bit words of the control block: pieces left, active threads, their semaphore, the job's
 # address, 1 to stop, C functions. Words that threads change have cache lines of their own.
 _LEFT, _ACTIVE, _WAKE, _JOB, _STOP = 0, 8, 16, 20, 24
-_SLEEP, _POST, _YIELD, _COPY, _READ, _WORDS = range(28, 52, 4)
-_FUNCTIONS = {_SLEEP: "sem_wait", _POST: "sem_post", _YIELD: "sched_yield"}
+_LOOKS, _SLEEP, _TRY, _POST, _YIELD, _COPY, _READ, _WORDS = range(28, 60, 4)
+_FUNCTIONS = {_SLEEP: "sem_wait", _TRY: "sem_trywait", _POST: "sem_post", _YIELD: "sched_yield"}
 _FUNCTIONS |= {_COPY: "memcpy", _READ: "pread"}
 # Words of a job: where the source begins (address, or byte of a file), address of the destination,
 # bytes of a source element (0: a file), elements of a piece, pieces, file descriptor; then a row of
@@ -131,9 +131,23 @@ def _take(v: Vectors, state: Any) -> Any:
 
 
 def _serve(v: Vectors, state: Any) -> None:
-    """Emit a thread's work: sleep, take pieces until none is left; return once stopped."""
-    serve = _head(v)
-    _call(v, state, _SLEEP, v.at(state, (_WAKE, 8)))
+    """Emit a thread's work: wait, take pieces until none is left; return once stopped.
+
+    It looks for work some times before it sleeps: to wake it would take longer than to copy.
+    """
+    b, serve, wake = v.builder, _head(v), v.at(state, (_WAKE, 8))
+    with b.goto_entry_block():
+        left = b.alloca(i64)
+    b.store(_get(v, state, _LOOKS), left)
+    look = _head(v)
+    idle = b.icmp_signed("!=", _call(v, state, _TRY, wake), ir.Constant(ir.IntType(32), 0))
+    b.store(more := b.sub(b.load(left), v.number(1)), left)
+    again = b.and_(idle, b.icmp_signed(">", more, v.number(0)))
+    with b.if_then(again):
+        _call(v, state, _YIELD)
+    _again(v, look, again)
+    with b.if_then(idle):
+        _call(v, state, _SLEEP, wake)
     _change(v, state, _ACTIVE, 1)
     pieces = _head(v)
     _again(v, pieces, v.builder.icmp_signed(">", _take(v, state), v.number(0)))
@@ -189,13 +203,15 @@ class Staging:
     """Pool of threads that copy or read, for one caller at a time; its owner serialises the calls.
 
     With `threads` 0, in a forked child and after `close`, the caller copies alone, in `wait`.
-    The default is one thread per core except one, at most MOST_THREADS.
+    The default is one thread per core except one, at most MOST_THREADS. A thread without work
+    looks for it `looks` times, about half a microsecond each, before it sleeps.
     """
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(self, threads: int | None = None, looks: int = 0) -> None:
         count = min(MOST_THREADS, core_count() - 1) if threads is None else threads
         library, state = ctypes.CDLL(None), aligned_empty((_WORDS,), np.int64)
         state[:] = 0
+        state[_LOOKS] = looks
         for word, name in _FUNCTIONS.items():
             state[word] = ctypes.cast(library[name], ctypes.c_void_p).value
         with PREPARING:

@@ -40,6 +40,7 @@ _WARM_IMAGES = 4
 _SLICE_BYTES = 32 << 20  # size of each of the CPU's two read-ahead buffers
 _STAGES = (1_024, 10_000)  # lengths of page-locked staging arrays; larger calls use the streamer's
 _PLACES = 8
+_LOOKS = 500  # of copying threads between two calls
 _REPEATS = 64  # recorded launches, one per image count; the oldest is dropped
 
 
@@ -343,7 +344,7 @@ class GpuRunner(Runner):
             if self._copies is None:
                 from lenetgpu.cpu.staging import Staging
 
-                self._copies = Staging()
+                self._copies = Staging(looks=_LOOKS)
             sizes = streamer.filled_sizes(n, converted)
             with self._gpu:
                 self._copies.start(images, held.images, sizes)
