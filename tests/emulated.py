@@ -113,23 +113,31 @@ def in_fp16(inputs):
     return np.stack(found).astype(np.float16)
 
 
+def by_points(maps, transform, filters, product):
+    """Return the maps convolved with `filters` at POINTS, in float32, and summed as pool2 does.
+
+    `transform` returns eight columns of the maps at POINTS; `product` multiplies them by a point's
+    filters.
+    """
+    sums = np.zeros((len(maps), 8, 2, 4, 64), np.float32)
+    for tile in range(2):
+        at_points = transform(maps[:, :, 4 * tile : 4 * tile + 8])
+        for p, point in enumerate(POINTS):
+            rows = np.lib.stride_tricks.sliding_window_view(at_points[p], 5, axis=1)
+            found = product(rows.transpose(0, 1, 3, 2).reshape(-1, 160), filters[p])
+            for output in range(4):
+                factor = float(output == 3) if point is None else point**output
+                sums[:, :, tile, output] += np.float32(factor) * found.reshape(-1, 8, 64)
+    return summed(sums.reshape(len(maps), 8, 8, 64))
+
+
 def winograd_features(images, tensors):
     """Return features of maps transformed in fp16, with float32 sums of their products."""
     conv1, conv2 = tensors[:2]
     maps = fp16_maps(images, fp16_pack.pack_conv1(conv1)).astype(np.float32)
     filters = winograd_pack.pack_conv2(conv2).transpose(0, 1, 2, 3, 5, 4).reshape(8, 160, 64)
-    sums = np.zeros((len(images), 8, 2, 4, 64), np.float32)
-    for tile in range(2):
-        inputs = maps[:, :, 4 * tile : 4 * tile + 8]
-        at_points = in_fp16(inputs)
-        for p, point in enumerate(POINTS):
-            rows = np.lib.stride_tricks.sliding_window_view(at_points[p], 5, axis=1)
-            rows = rows.transpose(0, 1, 3, 2).reshape(-1, 160).astype(np.float32)
-            product = (rows @ filters[p].astype(np.float32)).reshape(-1, 8, 64)
-            for output in range(4):
-                factor = float(output == 3) if point is None else point**output
-                sums[:, :, tile, output] += np.float32(factor) * product
-    return np.float32(0.25) * summed(sums.reshape(len(images), 8, 8, 64))
+    sums = by_points(maps, in_fp16, filters.astype(np.float32), lambda a, b: np.float32(a) @ b)
+    return np.float32(0.25) * sums
 
 
 def mma_fp16_features(images, tensors):
@@ -292,21 +300,15 @@ def split_winograd_features(images, tensors):
 
     Corrections are added first.
     """
+
+    def product(rows, parts):
+        (high, low), (a, b) = parts_of(rows), parts.astype(np.float64)
+        return chained([(high, b), (low, a), (high, a)]).astype(np.float32)
+
     packed = winograd_pack.pack(tensors)
-    maps = split_maps(images, packed)
     filters = packed.conv2.transpose(0, 1, 2, 3, 4, 6, 5).reshape(8, 2, 160, 64)
-    sums = np.zeros((len(images), 8, 2, 4, 64), np.float32)
-    for tile in range(2):
-        at_points = at_points_in_fp32(maps[:, :, 4 * tile : 4 * tile + 8])
-        for p, point in enumerate(POINTS):
-            rows = np.lib.stride_tricks.sliding_window_view(at_points[p], 5, axis=1)
-            high, low = parts_of(rows.transpose(0, 1, 3, 2).reshape(-1, 160))
-            a, b = filters[p].astype(np.float64)
-            product = chained([(high, b), (low, a), (high, a)]).astype(np.float32)
-            for output in range(4):
-                factor = float(output == 3) if point is None else point**output
-                sums[:, :, tile, output] += np.float32(factor) * product.reshape(-1, 8, 64)
-    return np.float32(packed.factors.conv2) * summed(sums.reshape(len(images), 8, 8, 64))
+    sums = by_points(split_maps(images, packed), at_points_in_fp32, filters, product)
+    return np.float32(packed.factors.conv2) * sums
 
 
 def wgmma_winograd_fp16x3(images, tensors):

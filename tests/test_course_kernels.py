@@ -17,12 +17,10 @@ import test_kernels_on_a_cpu as emulator
 from conftest import ROOT
 from problems import ODD, in_layouts
 from test_kernels_compile import pytestmark as nvrtc_here
-from test_kernels_on_a_cpu import assert_right, compiled, folder, started
+from test_kernels_on_a_cpu import assert_right, compiled, folder, launch_by, started
 from test_launch_geometry import launches, run
 
-from lenetgpu import stages
 from lenetgpu.check.reference import random_input
-from lenetgpu.gpu import launch as launching
 from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT, compile_kernel
@@ -137,9 +135,7 @@ def on_a_cpu(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", np)
     for module in (direct, maps, image):
         monkeypatch.setattr(module, "hold", hold)
-    for name, module in list(sys.modules.items()):
-        if name.startswith(stages.__name__) and vars(module).get("launch") is launching.launch:
-            monkeypatch.setattr(module, "launch", launch)
+    launch_by(launch, monkeypatch)
 
 
 def test_large_shapes_are_sampled_and_network_counted_whole():

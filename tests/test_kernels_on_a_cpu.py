@@ -73,6 +73,32 @@ def build_once(source, text, library, *options):
             own.rename(library)
 
 
+def launch_by(launch, monkeypatch):
+    """Make the modules of all stages launch kernels by this function."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(stages.__name__) and vars(module).get("launch") is launching.launch:
+            monkeypatch.setattr(module, "launch", launch)
+
+
+def header_folder(folder, ptx, own, *others):
+    """Copy headers of tests/ into a folder, and let `own` replace the PTX headers `ptx`."""
+    (folder / "gpu" / "ptx").mkdir(parents=True)
+    for name in ptx:
+        (folder / "gpu" / "ptx" / f"{name}.cuh").write_text(f'#include "{own}"\n')
+    for name in (own, *others):
+        shutil.copy(ROOT / "tests" / name, folder)
+
+
+def built_with(folder, kernel, own, text):
+    """Return the library of a kernel with the source `text` and the folder's headers."""
+    source = folder / f"{kernel.entry}-{abs(hash(kernel))}.cpp"
+    lines = [f'#include "{own}"', *(f"#define {k} {v}" for k, v in kernel.defines), text]
+    source.write_text("\n".join(lines))
+    library = source.with_suffix(".so")
+    build("-shared", f"-I{folder}", f"-I{INCLUDE_ROOT}", source, "-o", library)
+    return ctypes.CDLL(str(library))
+
+
 def compiled(kernel, folder):
     """Return a shared library that runs the kernel, and True if its threads synchronize."""
     name = f"{kernel.entry}-{abs(hash(kernel))}"
@@ -164,9 +190,7 @@ def on_a_cpu(folder, monkeypatch):
         for module in list(sys.modules.values()):
             if hasattr(module, name) and module.__name__.startswith(stages.__name__):
                 monkeypatch.setattr(module, name, stand_in)
-    for name, module in list(sys.modules.items()):
-        if name.startswith(stages.__name__) and vars(module).get("launch") is launching.launch:
-            monkeypatch.setattr(module, "launch", launch)
+    launch_by(launch, monkeypatch)
 
 
 def assert_right(variant, problem, n, rng, spare=0):

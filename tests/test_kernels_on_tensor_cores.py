@@ -7,15 +7,14 @@ poisoned.
 
 import ctypes
 import re
-import shutil
 import sys
 from dataclasses import replace
+from functools import cache
 from math import ceil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from emulated import (
     NAMES,
     fp16_features,
@@ -26,7 +25,7 @@ from emulated import (
     winograd_features,
 )
 from tensor_cores import argument, compiled
-from test_kernels_on_a_cpu import build, version
+from test_kernels_on_a_cpu import built_with, header_folder, version
 
 from lenetgpu.files import assets
 from lenetgpu.files.source import load_dataset
@@ -80,30 +79,18 @@ def tensors():
 def library(tmp_path_factory):
     """Return a function that compiles a kernel for this machine."""
     folder = tmp_path_factory.mktemp("tensor_cores")
-    (folder / "gpu" / "ptx").mkdir(parents=True)
-    for name in HEADERS:
-        (folder / "gpu" / "ptx" / f"{name}.cuh").write_text('#include "cpu_wgmma.hpp"\n')
-    for name in ("wgmma", "cluster", "cuda"):
-        shutil.copy(ROOT / "tests" / f"cpu_{name}.hpp", folder)
+    header_folder(folder, HEADERS, "cpu_wgmma.hpp", "cpu_cluster.hpp", "cpu_cuda.hpp")
     for header in INCLUDE_ROOT.rglob("stages/fused/wgmma*/*.cuh"):
         to = folder / header.relative_to(INCLUDE_ROOT)
         to.parent.mkdir(parents=True, exist_ok=True)
         to.write_text(on_a_cpu(header.read_text()))
-    made = {}
 
+    @cache
     def function(kernel):
-        if kernel not in made:
-            source = folder / f"{kernel.entry}{len(made)}.cpp"
-            lines = ['#include "cpu_wgmma.hpp"', *(f"#define {k} {v}" for k, v in kernel.defines)]
-            lines += [on_a_cpu(kernel.source.read_text())]
-            lines += [runner(kernel.entry)]
-            source.write_text("\n".join(lines))
-            to = source.with_suffix(".so")
-            build("-shared", f"-I{folder}", f"-I{INCLUDE_ROOT}", source, "-o", to)
-            run = ctypes.CDLL(str(to)).run
-            run.restype = ctypes.c_char_p
-            made[kernel] = run
-        return made[kernel]
+        text = on_a_cpu(kernel.source.read_text()) + runner(kernel.entry)
+        run = built_with(folder, kernel, "cpu_wgmma.hpp", text).run
+        run.restype = ctypes.c_char_p
+        return run
 
     return function
 

@@ -10,9 +10,9 @@ from math import ceil
 
 import numpy as np
 import pytest
+from test_kernels_on_a_cpu import launch_by
 
 from lenetgpu import stages
-from lenetgpu.gpu import launch as launching
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.occupancy import PROCESSORS
 from lenetgpu.layouts import dtype_of, physical_shape
@@ -29,9 +29,7 @@ def launches(monkeypatch):
     def record(kernel, grid, block, args, shared=0, loaded=None, overlap=False):
         found.append((kernel, grid, block, args, shared))
 
-    for name, module in list(sys.modules.items()):
-        if name.startswith(stages.__name__) and vars(module).get("launch") is launching.launch:
-            monkeypatch.setattr(module, "launch", record)
+    launch_by(record, monkeypatch)
     for name, module in list(sys.modules.items()):
         if name.startswith(stages.__name__) and "multiprocessors" in vars(module):
             monkeypatch.setattr(module, "multiprocessors", lambda: 132)

@@ -6,22 +6,20 @@ on the memory that the package's host side writes and polls.
 
 import ctypes
 import re
-import shutil
 import threading
+from functools import cache
 from threading import Event
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import ROOT
-from test_kernels_on_a_cpu import build, version
+from test_kernels_on_a_cpu import built_with, header_folder, version
 
 from lenetgpu.check.judge import judge
 from lenetgpu.check.reference import reference_stages
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import driver_gpus
-from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
 from lenetgpu.stages.fused.persistent import Once, mailbox, once, persistent
 from lenetgpu.stages.fused.persistent.mailbox import ANSWERED, ASLEEP
 from lenetgpu.stages.fused.persistent.persistent import DESIGNS, Persistent
@@ -34,26 +32,13 @@ HEADERS = ("barrier", "cluster", "global", "host", "registers", "send", "shared"
 def compiled(tmp_path_factory):
     """Return the kernel of a design as a native function."""
     folder = tmp_path_factory.mktemp("persistent")
-    (folder / "gpu" / "ptx").mkdir(parents=True)
-    for name in HEADERS:
-        (folder / "gpu" / "ptx" / f"{name}.cuh").write_text('#include "cpu_cluster.hpp"\n')
-    for name in ("cpu_cluster.hpp", "cpu_cuda.hpp"):
-        shutil.copy(ROOT / "tests" / name, folder)
-    libraries = {}
+    header_folder(folder, HEADERS, "cpu_cluster.hpp", "cpu_cuda.hpp")
 
+    @cache
     def library(design):
-        if design not in libraries:
-            kernel = design.kernel
-            memory = "extern __shared__ float4 memory[];"
-            text = kernel.source.read_text().replace(memory, "float4* memory = cpu::memory();")
-            lines = ['#include "cpu_cluster.hpp"', *(f"#define {k} {v}" for k, v in kernel.defines)]
-            lines += [text, RUN]
-            source = folder / f"persistent{design.blocks}.cpp"
-            source.write_text("\n".join(lines))
-            to = source.with_suffix(".so")
-            build("-shared", f"-I{folder}", f"-I{INCLUDE_ROOT}", source, "-o", to)
-            libraries[design] = ctypes.CDLL(str(to))
-        return libraries[design]
+        memory = "extern __shared__ float4 memory[];"
+        text = design.kernel.source.read_text().replace(memory, "float4* memory = cpu::memory();")
+        return built_with(folder, design.kernel, "cpu_cluster.hpp", text + RUN)
 
     return library
 
