@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import parts
 import pytest
 import receipt
 from failing import FAILING
+from stored import hdf5
 
+from lenetgpu.errors import LenetError
 from lenetgpu.files.assets import default_digits
 from lenetgpu.files.reading import Dataset
 from lenetgpu.files.source import load_dataset
@@ -29,6 +30,7 @@ from lenetgpu.gpu.device import cupy_installed, driver_gpus
 from lenetgpu.gpu.software import software
 from lenetgpu.lab import infer
 from lenetgpu.network import weight_shapes
+from lenetgpu.plan import Plan, resolve
 from lenetgpu.stages.registry import import_offered
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -113,6 +115,14 @@ def digits() -> Dataset:
     return load_dataset(default_digits())
 
 
+def plan_here(name: str) -> Plan:
+    """Return a plan on this machine's GPU; skip the test if the GPU cannot run it."""
+    try:
+        return resolve(name, "cuda", gpu=driver_gpus()[0])
+    except LenetError as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make `tmp_path` the cache folder of this test."""
@@ -137,11 +147,9 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture
 def weight_file(tmp_path: Path, rng: np.random.Generator) -> Path:
-    path = tmp_path / "weights.h5"
-    with h5py.File(path, "w") as file:
-        for name, shape in weight_shapes().items():
-            file[name] = (0.1 * rng.standard_normal(shape)).astype(np.float32)
-    return path
+    shapes = weight_shapes().items()
+    drawn = {name: (0.1 * rng.standard_normal(shape)).astype("f4") for name, shape in shapes}
+    return hdf5(tmp_path / "weights.h5", **drawn)
 
 
 @pytest.hookimpl(trylast=True)

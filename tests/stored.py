@@ -11,6 +11,13 @@ COUNT = 61
 DEFLATE = {"compression": "gzip", "compression_opts": 1}
 
 
+def hdf5(path, **datasets):
+    with h5py.File(path, "w") as file:
+        for name, data in datasets.items():
+            file[name] = data
+    return path
+
+
 def h5(path, images, labels=None, **options):
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=images, **options)

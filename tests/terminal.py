@@ -14,9 +14,11 @@ from lenetgpu.cli import main
 _TOLD = ("NO_COLOR", "FORCE_COLOR", "CI", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
 
-def run(*arguments, **how):
-    """Run `lenetgpu` with these arguments in this process and return click's result."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], **how)
+def run(*arguments, code=None, **how):
+    """Run `lenetgpu` in this process and return click's result; check the code if one is given."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments], **how)
+    assert code in (None, result.exit_code), result.output
+    return result
 
 
 def refused(result, *parts):

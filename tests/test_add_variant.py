@@ -84,9 +84,9 @@ def test_pasted_variant_is_listed(copied):
     assert NAME in run_in(copied, "-m", "lenetgpu", "variants", "pool")
 
 
-def compare(*arguments):
+def compare(*arguments, code):
     command = ["compare", "pool1", "--batch", 50, "--seconds", 0.1, "--watch", 0.1, *arguments]
-    return run(*command)
+    return run(*command, code=code)
 
 
 def candidate(result):
@@ -95,8 +95,7 @@ def candidate(result):
 
 
 def test_plugin_is_listed_without_gpu(tmp_path):
-    result = compare("--with", paste(tmp_path), "--device", "cpu", "--json", "-")
-    assert result.exit_code == 0, result.output
+    result = compare("--with", paste(tmp_path), "--device", "cpu", "--json", "-", code=0)
     entry = candidate(result)
     assert entry["status"] == "refused"
     compiled = "compiles for sm_90a" if nvrtc_missing() is None else NOT_COMPILED
@@ -119,8 +118,7 @@ def test_plugin_that_does_not_compile_is_broken(tmp_path):
     mine = paste(tmp_path)
     source = mine.with_suffix(".cu")
     source.write_text(source.read_text().replace("blockIdx.x * H", "blockIdx.x * HEIGHT", 1))
-    result = compare("--with", mine, "--device", "cpu", "--json", "-")
-    assert result.exit_code == 1, result.output
+    result = compare("--with", mine, "--device", "cpu", "--json", "-", code=1)
     entry = candidate(result)
     assert entry["status"] == "failed"
     assert entry["note"] == (
@@ -133,8 +131,7 @@ def test_plugin_that_does_not_compile_is_broken(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.alone
 def test_plugin_is_correct_and_timed(tmp_path):
-    result = compare("--with", paste(tmp_path), "--device", "cuda", "--json", "-")
-    assert result.exit_code == 0, result.output
+    result = compare("--with", paste(tmp_path), "--device", "cuda", "--json", "-", code=0)
     entry = candidate(result)
     assert entry["status"] == "right"
     assert entry["median_ms"] > 0

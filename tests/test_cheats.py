@@ -96,8 +96,7 @@ def test_compare_names_cheating_variant_and_fails(tmp_path):
         shutil.copy(BROKEN / name, tmp_path)
     command = ["compare", "pool1", "--with", str(tmp_path / "partial.py"), "--batch", "20",
                "--seconds", "0.1", "--device", "cpu", "--only", "fused"]  # fmt: skip
-    result = run(*command)
-    assert result.exit_code == 1, result.output
+    result = run(*command, code=1)
     assert "WRONG: partial.whole_tiles, " in result.stderr
     assert "left out partial.same_filters (conv)" in result.stderr
     assert not re.search(r"partial\.whole_tiles .*\d\.\d{3}  ", result.stdout)

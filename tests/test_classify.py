@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import terminal
 from PIL import Image
+from stored import idx_file
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.assets import default_digits
@@ -36,8 +37,7 @@ def out(tmp_path):
 
 
 def run(*words, code=0):
-    done = terminal.run("classify", *words, *CPU)
-    assert done.exit_code == code, done.output
+    done = terminal.run("classify", *words, *CPU, code=code)
     return done
 
 
@@ -337,18 +337,13 @@ def small(tmp_path, digits):
     return read
 
 
-def idx(path, array):
-    sizes = b"".join(n.to_bytes(4, "big") for n in array.shape)
-    path.write_bytes(bytes((0, 0, 8, array.ndim)) + sizes + array.tobytes())
-
-
 @pytest.fixture
 def labelled(tmp_path, digits):
     """Label file of an IDX file of 50 images next to it."""
     read = tmp_path / "labelled"
     read.mkdir()
-    idx(read / "t-images-idx3-ubyte", digits.images[:50, ..., 0])
-    idx(read / "t-labels-idx1-ubyte", digits.labels[:50].astype(np.uint8))
+    labels = digits.labels[:50].astype(np.uint8)
+    idx_file(read / "t-images-idx3-ubyte", digits.images[:50, ..., 0], labels)
     return read / "t-labels-idx1-ubyte"
 
 

@@ -7,10 +7,10 @@ import re
 import sys
 from types import SimpleNamespace
 
-import h5py
 import numpy as np
 import pytest
 from conftest import ROOT
+from stored import hdf5
 from terminal import python, refused, run
 
 from lenetgpu.files import assets
@@ -22,8 +22,7 @@ from lenetgpu.network import STAGE_NAMES
 
 
 def test_infer_prints_accuracy_and_times():
-    result = run("infer", "--batch", 10_000, "--device", "cpu")
-    assert result.exit_code == 0
+    result = run("infer", "--batch", 10_000, "--device", "cpu", code=0)
     for words in ("accuracy 9,822/10,000 = 98.22%", "images/s", "import", "compile", "load"):
         assert words in result.output
 
@@ -60,9 +59,7 @@ def test_overridden_stages_are_printed():
 
 
 def test_infer_of_data_without_labels(tmp_path):
-    path = tmp_path / "x.h5"
-    with h5py.File(path, "w") as file:
-        file["x"] = np.zeros((3, 28, 28), np.uint8)
+    path = hdf5(tmp_path / "x.h5", x=np.zeros((3, 28, 28), np.uint8))
     document = json.loads(run("infer", path, "--device", "cpu", "--json", "-").stdout)
     assert document["correct"] is document["accuracy"] is None
     refused(run("infer", path, "--min-accuracy", 0.5), "expected labels", str(path))
@@ -136,9 +133,7 @@ def test_invalid_arguments_are_refused_in_one_sentence(words, parts, tmp_path, m
     ],
 )
 def test_input_files_are_not_overwritten(words, tmp_path):
-    data, link = tmp_path / "x.h5", tmp_path / "link.h5"
-    with h5py.File(data, "w") as file:
-        file["x"] = np.zeros((3, 28, 28), np.uint8)
+    link, data = tmp_path / "link.h5", hdf5(tmp_path / "x.h5", x=np.zeros((3, 28, 28), np.uint8))
     link.symlink_to(data)
     before = data.read_bytes()
     result = run(*words.format(data=data, link=link).split())

@@ -85,8 +85,7 @@ def test_bash_completion_script_works(tmp_path):
     lines = (f"#!{sys.executable}", "from lenetgpu.__main__ import main", "main()", "")
     command.write_text("\n".join(lines))
     command.chmod(0o755)
-    printed = run("completion", "bash")
-    assert printed.exit_code == 0 == run("completion", "fish").exit_code, printed.output
+    printed = run("completion", "bash", code=0)
     asked = f"""{printed.stdout}
     COMP_WORDS=(lenetgpu infer --plan cour) COMP_CWORD=3
     _lenetgpu_completion lenetgpu; echo "${{COMPREPLY[*]}}" """

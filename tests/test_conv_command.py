@@ -96,9 +96,8 @@ def test_cpu_run_writes_every_file(tmp_path, without_torch):
     csv, markdown = tmp_path / "out.csv", tmp_path / "out.md"
     result = run(
         "3,12,13,8,3,2,1", "--batch", 3, "--device", "cpu", "--seconds", 0.05, "--explain",
-        "--json", "-", "--csv", csv, "--markdown", markdown,
+        "--json", "-", "--csv", csv, "--markdown", markdown, code=0,
     )  # fmt: skip
-    assert result.exit_code == 0, result.output
     assert "floor, arithmetic" in result.stderr
     document = json.loads(result.stdout)
     assert (document["schema"], document["command"]) == (1, "conv")
@@ -122,8 +121,7 @@ def test_cpu_run_writes_every_file(tmp_path, without_torch):
 
 def test_gpu_variant_is_planned_for_another_gpu_untimed(without_torch, tmp_path):
     asked = ("16,14,14,8,3", "--device", "cpu", "--explain", "--as", "titanx")
-    result = run(*asked, "--only", "prefetch.strict", "--json", tmp_path / "planned.json")
-    assert result.exit_code == 0, result.output
+    result = run(*asked, "--only", "prefetch.strict", "--json", tmp_path / "planned.json", code=0)
     assert "prefetch.strict, planned for GTX Titan X" in result.output
     assert "nothing to run here" in result.output
     (case,) = json.loads((tmp_path / "planned.json").read_text())["cases"]
@@ -148,8 +146,7 @@ def test_paper_figures_apply_only_to_its_own_convolutions(change):
 
 def test_suite_ends_with_a_summary(without_torch):
     result = run("--suite", "lenet", "--device", "cpu", "--batch", 2, "--seconds", 0.02,
-                 "--only", "tiled,unrolled", "--json", "-")  # fmt: skip
-    assert result.exit_code == 0, result.output
+                 "--only", "tiled,unrolled", "--json", "-", code=0)  # fmt: skip
     document = json.loads(result.stdout)
     assert [(case["label"], case["images"]) for case in document["cases"]] == [
         ("conv1, 2 images", 2), ("conv2, 2 images", 2),
@@ -183,8 +180,9 @@ def test_wrong_refused_and_failing_variants_are_reported(monkeypatch, without_to
     refusing = replace(broken(never), supports=lambda problem: "supports odd days only")
     listed = [right, broken(swaps_images), broken(fails), refusing]
     monkeypatch.setattr(convolution, "variants", lambda kind, device: listed)
-    result = run("2,6,7,3,3", "--batch", 2, "--device", "cpu", "--seconds", 0.02, "--json", "-")
-    assert result.exit_code == 1
+    result = run(
+        "2,6,7,3,3", "--batch", 2, "--device", "cpu", "--seconds", 0.02, "--json", "-", code=1
+    )
     entries = {e["name"]: e for e in json.loads(result.stdout)["cases"][0]["candidates"]}
     status = {name.split(".")[1]: entry["status"] for name, entry in entries.items()}
     assert status == {
@@ -222,8 +220,7 @@ def test_variant_too_slow_on_cpu_is_skipped(monkeypatch):
 @pytest.mark.peers
 def test_pytorch_is_compared(tmp_path):
     result = run("3,9,10,4,3,2,1", "--device", "cpu", "--seconds", 0.05, "--only", "serial",
-                 "--json", "-")  # fmt: skip
-    assert result.exit_code == 0, result.output
+                 "--json", "-", code=0)  # fmt: skip
     document = json.loads(result.stdout)
     assert document["baseline"] == conv_peer.NAMES["cpu"]
     assert document["peer"].startswith("PyTorch")
@@ -245,9 +242,8 @@ def test_charts_of_a_shape_and_a_suite(tmp_path, without_torch):
     pytest.importorskip("vl_convert")
     for arguments in (("1,8,8,4,3",), ("--suite", "lenet", "--batch", 1)):
         target = tmp_path / f"{len(arguments)}.png"
-        result = run(*arguments, "--device", "cpu", "--seconds", 0.02, "--only", "tiled,unrolled",
-                     "--plot", target)  # fmt: skip
-        assert result.exit_code == 0, result.output
+        run(*arguments, "--device", "cpu", "--seconds", 0.02, "--only", "tiled,unrolled",
+            "--plot", target, code=0)  # fmt: skip
         assert target.read_bytes()[:4] == b"\x89PNG"
 
 
@@ -258,8 +254,7 @@ def test_charts_of_a_shape_and_a_suite(tmp_path, without_torch):
 )
 def test_small_shape_on_a_gpu(shape):
     result = run(shape, "--batch", 3, "--device", "cuda", "--seconds", 0.02, "--watch", 0.05,
-                 "--explain", "--json", "-")  # fmt: skip
-    assert result.exit_code == 0, result.output
+                 "--explain", "--json", "-", code=0)  # fmt: skip
     document = json.loads(result.stdout)
     (case,) = document["cases"]
     status = {entry["name"]: entry["status"] for entry in case["candidates"]}

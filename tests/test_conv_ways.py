@@ -171,8 +171,7 @@ def test_file_of_lines_gives_distinct_rows_and_a_total(tmp_path):
     path, csv = tmp_path / "lines.txt", tmp_path / "out.csv"
     path.write_text(LINES)
     result = run("--from", path, "--device", "cpu", "--only", "tiled,unrolled", "--seconds", 0.02,
-                 "--baseline", "unrolled", "--json", "-", "--csv", csv)  # fmt: skip
-    assert result.exit_code == 0, result.output
+                 "--baseline", "unrolled", "--json", "-", "--csv", csv, code=0)  # fmt: skip
     document = json.loads(result.stdout)
     assert [(c["label"], c["shape"], c["images"], c["count"]) for c in document["cases"]] == [
         ("a", "8,10,10,16,3,1,1", 2, 2), ("depthwise", "g8ic8oc8_ih10oh10kh3ph1", 2, 1),
@@ -222,8 +221,7 @@ def test_rows_have_a_command_that_repeats_them(tmp_path):
         for name, command in commands.items():
             words = shlex.split(command)
             assert words[:2] == ["lenetgpu", "conv"]
-            again = terminal.run(*words[1:], "--json", "-")
-            assert again.exit_code == 0, again.output
+            again = terminal.run(*words[1:], "--json", "-", code=0)
             (found,) = json.loads(again.stdout)["cases"]
             assert (found["shape"], found["images"]) == (case["shape"], case["images"])
             names = {entry["name"] for entry in found["candidates"]}

@@ -124,19 +124,16 @@ def test_regression_or_loss_exits_with_1(command, tmp_path):
     out = tmp_path / "first.json"
     base = [*command, "--device", "cpu", "--seconds", 0.1, "--only", "serial,tiled"]
     base += ["--baseline", "tiled"]
-    first = run(*base, "--json", out)
-    assert first.exit_code == 0, first.output
+    run(*base, "--json", out, code=0)
     document = json.loads(out.read_text())
     for part in document.get("cases", [document]):
         for one in part["candidates"]:
             if one["name"] == "serial.loops":
                 one["ratio"] = {key: value / 1000 for key, value in one["ratio"].items()}
     out.write_text(json.dumps(document))
-    lost = run(*base, "--against", out, "--fail-on-regression", 50)
-    assert lost.exit_code == 1, lost.output
+    lost = run(*base, "--against", out, "--fail-on-regression", 50, code=1)
     assert "slower: " in lost.stderr and "serial.loops: +" in lost.stderr
-    kept = run(*base, "--against", out, "--fail-on-regression", 10_000_000)
-    assert kept.exit_code == 0, kept.output
+    kept = run(*base, "--against", out, "--fail-on-regression", 10_000_000, code=0)
     assert "none is more than 1e+07 % slower" in kept.stderr
 
 

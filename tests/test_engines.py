@@ -161,8 +161,7 @@ def test_unsimulated_chunks_are_extrapolated():
 
 @pytest.mark.slow
 def test_command_prints_paper_and_model_figures(tmp_path):
-    done = run("--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv")
-    assert done.exit_code == 0, done.output
+    done = run("--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv", code=0)
     assert "524,000" in done.output and "one reader at a time" in done.output
     document = json.loads((tmp_path / "a.json").read_text())
     assert document["command"] == "engines" and document["images"] == 128
@@ -175,8 +174,7 @@ def test_command_prints_paper_and_model_figures(tmp_path):
 
 
 def test_other_shapes_have_no_paper_figures(tmp_path):
-    done = run("2,6,6,5,3,1,1", "--batch", 16, "--json", "-")
-    assert done.exit_code == 0
+    done = run("2,6,6,5,3,1,1", "--batch", 16, "--json", "-", code=0)
     document = json.loads(done.stdout)
     assert document["shape"] == "2,6,6,5,3,1,1"
     assert {row["paper"] for row in document["figures"]} == {None}

@@ -6,7 +6,7 @@ import struct
 import h5py
 import numpy as np
 import pytest
-from stored import idx_file
+from stored import hdf5, idx_file
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.convert import convert_data
@@ -20,13 +20,6 @@ def digits(rng):
         rng.integers(0, 256, (6, 28, 28), dtype=np.uint8),
         rng.integers(0, 10, 6, dtype=np.uint8),
     )
-
-
-def h5(path, **datasets):
-    with h5py.File(path, "w") as file:
-        for name, data in datasets.items():
-            file[name] = data
-    return path
 
 
 def held(path):
@@ -53,7 +46,7 @@ def test_label_encodings(tmp_path, digits, form):
         "float": labels.astype(np.float64),
     }[form]
     np.testing.assert_array_equal(
-        load_dataset(h5(tmp_path / "d.h5", x=images, y=held)).labels, labels
+        load_dataset(hdf5(tmp_path / "d.h5", x=images, y=held)).labels, labels
     )
 
 
@@ -63,7 +56,7 @@ def weights_with(weight_file, tmp_path, name, data):
         del tensors[name]
     else:
         tensors[name] = data
-    return h5(tmp_path / "bad.h5", **tensors)
+    return hdf5(tmp_path / "bad.h5", **tensors)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +92,7 @@ def test_invalid_weights_are_refused(weight_file, tmp_path, name, data, message)
     ],
 )
 def test_invalid_images_are_refused(tmp_path, datasets, message):
-    path = h5(tmp_path / "bad.h5", **datasets)
+    path = hdf5(tmp_path / "bad.h5", **datasets)
     with pytest.raises(LenetError, match=message) as caught:
         load_dataset(path)
     assert str(path) in str(caught.value)

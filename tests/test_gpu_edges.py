@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
+from conftest import plan_here
 
-from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.source import load_dataset
-from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.pipeline import Pipeline
-from lenetgpu.plan import resolve
 
 pytestmark = pytest.mark.gpu
 FUSED = ["fp16", "fp16_winograd", "fp16x3", "int8", "int8_sparse"]
@@ -19,10 +17,7 @@ FUSED += ["fp16x3_winograd", "mma_fp16", "mma_winograd", "mma_fp16x3", "fp32"]
 def test_short_pass_leaves_other_images_unchanged(plan, shipped_weights):
     import cupy
 
-    try:
-        chosen = resolve(plan, "cuda", gpu=driver_gpus()[0])
-    except LenetError as error:
-        pytest.skip(str(error))
+    chosen = plan_here(plan)
     images = cupy.asarray(load_dataset(assets.default_digits()).images[:400])
     pipeline = Pipeline(chosen, shipped_weights, 400)
     for n in (1, 7, 79, 80, 81, 133, 399):

@@ -2,29 +2,20 @@
 
 import numpy as np
 import pytest
+from conftest import plan_here
 
-from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.reading import MemorySource
 from lenetgpu.files.source import load_dataset
-from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.net.single import OneImage
 from lenetgpu.net.streaming.schedule import best_schedule, predicted_ms
 from lenetgpu.net.streaming.streamer import Streamer, host_results, pinned_copy
 from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
-from lenetgpu.plan import resolve
 
 pytestmark = pytest.mark.gpu
 PLANS = ["fp16", "int8", "fp16x3", "fp32", "mma_fp16", "tiled"]
 N = 3_210
-
-
-def resolved(plan):
-    try:
-        return resolve(plan, "cuda", gpu=driver_gpus()[0])
-    except LenetError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +39,7 @@ def on_device(plan, weights, images):
 def test_graph_replays_use_new_images(plan, dtype, how, digits, shipped_weights):
     """The same memory has other images each time, so a kernel that does not wait would fail."""
     chunk, streams, zero_copy = how
-    chosen = resolved(plan)
+    chosen = plan_here(plan)
     images = digits[:N]
     if dtype == "float32":
         images = images.astype(np.float32) / np.float32(PIXEL_SCALE)
@@ -70,7 +61,7 @@ def test_graph_replays_use_new_images(plan, dtype, how, digits, shipped_weights)
 
 
 def test_pageable_arrays_and_sources_give_the_same_labels(digits, shipped_weights):
-    plan = resolved("tiled")
+    plan = plan_here("tiled")
     expected, values = on_device(plan, shipped_weights, digits)
     streamer = Streamer(lambda n: Pipeline(plan, shipped_weights, n), 700, 2)
     labels = np.full(len(digits), -1, np.int32)
@@ -90,7 +81,7 @@ def test_chunks_shrink_when_memory_is_short(digits, shipped_weights):
     """CuPy's pool is limited to less than the stream slots require, and restored afterwards."""
     import cupy
 
-    pool, plan = cupy.get_default_memory_pool(), resolved("tiled")
+    pool, plan = cupy.get_default_memory_pool(), plan_here("tiled")
     expected, _ = on_device(plan, shipped_weights, digits[:N])
     pool.free_all_blocks()
     images, (labels, _) = pinned_copy(digits[:N]), host_results(N, with_scores=False)
@@ -108,7 +99,7 @@ def test_chunks_shrink_when_memory_is_short(digits, shipped_weights):
 
 @pytest.mark.parametrize("plan", ["fp16", "tiled"])
 def test_single_image_gives_the_same_label(plan, digits, shipped_weights):
-    chosen = resolved(plan)
+    chosen = plan_here(plan)
     expected, values = on_device(chosen, shipped_weights, digits[:300])
     one = OneImage(lambda n: Pipeline(chosen, shipped_weights, n))
     assert [one.label(image) for image in digits[:300]] == expected.tolist()
@@ -123,7 +114,7 @@ def test_model_predicts_pass_time(plan, digits, shipped_weights):
     from lenetgpu.measure.timing import cpu_ms
     from lenetgpu.net.streaming.costs import measure_costs
 
-    chosen = resolved(plan)
+    chosen = plan_here(plan)
     images, (labels, _) = pinned_copy(digits), host_results(len(digits), with_scores=False)
 
     def make(n):

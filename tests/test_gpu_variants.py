@@ -5,13 +5,13 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from conftest import plan_here
 from limits import LIMITS, excused
 from problems import ODD, in_layouts
 
 from lenetgpu.check.judge import check_variant
 from lenetgpu.check.reference import random_input, reference, reference_scores
 from lenetgpu.check.warmup import network_problems
-from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
@@ -129,14 +129,6 @@ FUSED = ["fp16", "fp16_winograd", "fp16x3", "int8", "int8_sparse"]
 FUSED += ["fp16x3_winograd", "mma_fp16", "mma_winograd", "mma_fp16x3", "fp32"]
 
 
-def fused_plan(name):
-    gpu = driver_gpus()[0]
-    try:
-        return resolve(name, "cuda", gpu=gpu)
-    except LenetError as error:
-        pytest.skip(str(error))
-
-
 def assert_labelled(pipeline, images, exact, part=slice(None)):
     """Check labels and scores of a poisoned pass over `part`; near a tie any label is accepted."""
     import cupy
@@ -154,7 +146,7 @@ def assert_labelled(pipeline, images, exact, part=slice(None)):
 @pytest.mark.parametrize("plan", [name for name in PLANS if name not in FUSED])
 def test_plans_are_correct_on_digits(plan, digits):
     dataset, weights, expected, _ = digits
-    pipeline = Pipeline(fused_plan(plan), weights, FULL)
+    pipeline = Pipeline(plan_here(plan), weights, FULL)
     for n in (FULL, 1, 7, 133, 9_973):
         assert_labelled(pipeline, dataset.images[:n], expected, slice(n))
 
@@ -166,7 +158,7 @@ def test_fused_plans_are_correct_at_any_batch(plan, dtype, digits):
 
     dataset, weights, expected, _ = digits
     images = dataset.images if dtype == "uint8" else dataset.images.astype(np.float32) / 255
-    pipeline = Pipeline(fused_plan(plan), weights, FULL, dtype)
+    pipeline = Pipeline(plan_here(plan), weights, FULL, dtype)
     for n in (1, 2, 3, 131, 133, 9_973, FULL):
         found = assert_labelled(pipeline, images[-n:], expected, slice(-n, None))
         pipeline.labels.fill(-1)
@@ -181,7 +173,7 @@ def test_fused_plans_are_correct_on_random_images(plan, digits, rng):
     _, weights, _, _ = digits
     images = rng.integers(0, 256, (400, 28, 28, 1), dtype=np.uint8)
     expected, _ = reference_scores(images, weights)
-    assert_labelled(Pipeline(fused_plan(plan), weights, 400), images, expected)
+    assert_labelled(Pipeline(plan_here(plan), weights, 400), images, expected)
 
 
 @pytest.mark.alone
@@ -190,7 +182,7 @@ def test_plans_classify_a_million_images(plan, digits):
     import cupy
 
     dataset, weights, expected, labels = digits
-    pipeline = Pipeline(fused_plan(plan), weights, 1_000_000)
+    pipeline = Pipeline(plan_here(plan), weights, 1_000_000)
     pipeline.with_scores = False
     images = cupy.concatenate([cupy.asarray(dataset.images)] * 100)
     pipeline.labels.fill(-1)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import terminal
 from PIL import Image
+from stored import hdf5
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.assets import default_digits
@@ -48,8 +49,7 @@ def folder(tmp_path, digits, monkeypatch):
 
 
 def rows(*arguments, **how):
-    result = run(*arguments, "--json", "-", **how)
-    assert result.exit_code == 0, result.output
+    result = run(*arguments, "--json", "-", **how, code=0)
     return json.loads(result.stdout)["rows"]
 
 
@@ -112,8 +112,7 @@ def test_stdin_is_read_like_a_file(folder, digits):
 def test_bad_picture_is_reported_and_others_continue(folder):
     (folder / "bad\n\x1b[31m.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     Image.new("L", (40, 40), 200).save("blank.png")
-    result = run("scans", "bad\n\x1b[31m.png", "blank.png", "none.jpg", "--json", "o.json")
-    assert result.exit_code == 1
+    result = run("scans", "bad\n\x1b[31m.png", "blank.png", "none.jpg", "--json", "o.json", code=1)
     lines = result.stderr.splitlines()
     assert [line.split(":")[:2] for line in lines] == [
         ["lenetgpu", r" bad\n\x1b[31m.png"], ["lenetgpu", " blank.png"], ["lenetgpu", " none.jpg"]
@@ -136,10 +135,9 @@ def test_bad_picture_is_reported_and_others_continue(folder):
 def test_nothing_to_classify_is_refused(folder, arguments, said):
     (folder / "empty").mkdir()
     (folder / "words.txt").write_text("hello")
-    with h5py.File("y.h5", "w") as file, open_source(default_digits(), limit=3) as source:
-        file["x"], file["y"] = source.whole().images, source.labels
-    result = run(*arguments)
-    assert result.exit_code == 2
+    with open_source(default_digits(), limit=3) as source:
+        hdf5("y.h5", x=source.whole().images, y=source.labels)
+    result = run(*arguments, code=2)
     last = result.stderr.splitlines()[-1]
     assert last.startswith("lenetgpu: error: ") and all(part in last for part in said)
 
@@ -190,8 +188,7 @@ def test_notes_are_shown_at_every_width(folder, width, monkeypatch):
 
 def test_few_images_of_one_file_use_the_same_table(folder, digits):
     np.save("x.npy", digits.images[20:52])
-    with h5py.File("y.h5", "w") as file:
-        file["x"], file["y"] = digits.images[20:52], digits.labels[20:52]
+    hdf5("y.h5", x=digits.images[20:52], y=digits.labels[20:52])
     assert single_data(["x.npy"]) and not single_data(["x.npy", "x.npy"])
     one = rows("x.npy", "--skip", 2)
     assert one == rows("x.npy", "x.npy", "--skip", 2, "--limit", 30)

@@ -97,8 +97,7 @@ def test_wrong_candidate_exits_with_1(monkeypatch):
     broken = replace(broken, name="nothing", run=lambda x, y, problem: None)
     real = comparing.variants
     monkeypatch.setattr(comparing, "variants", lambda *a: [*real(*a), broken])
-    result = run("compare", "argmax", "--batch", 50, "--device", "cpu", "--seconds", 0.1)
-    assert result.exit_code == 1
+    result = run("compare", "argmax", "--batch", 50, "--device", "cpu", "--seconds", 0.1, code=1)
     assert "WRONG: broken.nothing" in result.stderr
     row = next(line for line in result.stdout.splitlines() if "broken.nothing" in line)
     assert "WRONG" in row
@@ -108,9 +107,8 @@ def test_wrong_candidate_exits_with_1(monkeypatch):
 def test_compare_on_cpu_writes_every_format(tmp_path):
     what = "pool2"
     out, table, md = tmp_path / "c.json", tmp_path / "c.csv", tmp_path / "c.md"
-    result = run("compare", what, "--batch", 20, "--device", "cpu", "--seconds", 1,
-                 "--rounds", 6, "--json", out, "--csv", table, "--markdown", md)  # fmt: skip
-    assert result.exit_code == 0, result.output
+    run("compare", what, "--batch", 20, "--device", "cpu", "--seconds", 1, "--rounds", 6,
+        "--json", out, "--csv", table, "--markdown", md, code=0)  # fmt: skip
     document = json.loads(out.read_text())
     kind = stage_of(what).kind
     assert {e["name"] for e in document["candidates"]} == {
@@ -128,9 +126,8 @@ def test_compare_on_cpu_writes_every_format(tmp_path):
 def test_suite_runs_without_gpu(tmp_path):
     pytest.importorskip("vl_convert")
     out, picture = tmp_path / "suite.json", tmp_path / "ladder.png"
-    result = run("compare", "--suite", "report", "--batch", 1, "--device", "cpu",
-                 "--json", out, "--plot", picture)  # fmt: skip
-    assert result.exit_code == 0, result.output
+    run("compare", "--suite", "report", "--batch", 1, "--device", "cpu",
+        "--json", out, "--plot", picture, code=0)  # fmt: skip
     document = json.loads(out.read_text())
     serial = [r for r in document["rows"] if r["variant"] == "serial.loops"]
     assert serial
@@ -142,8 +139,7 @@ def test_suite_runs_without_gpu(tmp_path):
 def test_profile_writes_every_format(tmp_path):
     names = {form: tmp_path / f"p.{form}" for form in ("json", "csv", "markdown", "trace")}
     options = [word for form, path in names.items() for word in (f"--{form}", path)]
-    result = run("profile", "--limit", 200, "--device", "cpu", "--plan", "tiled", *options)
-    assert result.exit_code == 0, result.output
+    result = run("profile", "--limit", 200, "--device", "cpu", "--plan", "tiled", *options, code=0)
     assert "hint:" in result.output
     document = json.loads(names["json"].read_text())
     assert document["command"] == "profile"

@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 from conftest import ROOT
+from stored import hdf5
 from terminal import refused, run
 
 from lenetgpu.check import mistakes
@@ -185,9 +186,8 @@ def test_streamed_images_give_the_same_mistakes(data, tmp_path, monkeypatch, flo
     with h5py.File(data) as file:
         images, labels = file["x"][()].reshape(-1, 28, 28), file["y"][()]
     if floats:
-        path = tmp_path / "floats.h5"
-        with h5py.File(path, "w") as file:
-            file["x"], file["y"] = images.astype(np.float32)[..., None] / 255, labels
+        images = images.astype(np.float32)[..., None] / 255
+        path = hdf5(tmp_path / "floats.h5", x=images, y=labels)
     monkeypatch.setattr(job, "WHOLE_BYTES", 0)
     monkeypatch.setattr(source_module, "EARLY_BYTES", 0)
     outcome = job.infer(asked(path, batch=50))

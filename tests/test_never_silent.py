@@ -4,16 +4,16 @@ import ctypes
 import json
 from functools import cached_property
 
-import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from conftest import plan_here
+from stored import hdf5
+from terminal import run
 
 from lenetgpu import LeNet, LenetError
 from lenetgpu.check.fit import looked_at
 from lenetgpu.check.judge import excusable_flips, require_finite
 from lenetgpu.check.reference import reference_scores
-from lenetgpu.cli import main
 from lenetgpu.cpu import flush
 from lenetgpu.files import assets
 from lenetgpu.files.reading import FAINTEST, MemorySource
@@ -45,10 +45,7 @@ def on(request):
     """(device, plan) for every CPU plan and for the GPU plans that this GPU supports."""
     device, plan = request.param
     if device == "cuda":
-        try:
-            resolve(plan, device, gpu=driver_gpus()[0])
-        except LenetError as error:
-            pytest.skip(str(error))
+        plan_here(plan)
     return device, plan
 
 
@@ -88,20 +85,6 @@ def tensors(**factors):
         name: (w.astype(np.float64) * factors.get(name, 1)).astype(np.float32)
         for name, w in shipped.items()
     }
-
-
-def write(folder, held):
-    path = folder / "weights.h5"
-    with h5py.File(path, "w") as file:
-        for name, tensor in held.items():
-            file[name] = tensor
-    return path
-
-
-def run(*words):
-    result = CliRunner().invoke(main, [str(word) for word in words])
-    assert result.exception is None or isinstance(result.exception, SystemExit)
-    return result
 
 
 def refused(result):
@@ -191,7 +174,7 @@ BEYOND = "expected weights whose scores fit float32 with a margin, the largest f
 @by_plan
 @pytest.mark.parametrize("name", HUGE)
 def test_weights_with_overflowing_scores_are_refused(plan, name, tmp_path):
-    path = write(tmp_path, HUGE[name])
+    path = hdf5(tmp_path / "weights.h5", **HUGE[name])
     asked = ("--weights", path, "--plan", plan, "--device", "cpu", "--limit", 5)
     assert BEYOND in refused(run("infer", *asked))
     assert BEYOND in refused(run("weights", "verify", path))
@@ -210,12 +193,11 @@ MIDDLE = {
 def test_weights_with_large_intermediates_give_labels(on, name, digits, tmp_path):
     """Tests an array, single images, and a file that is streamed."""
     held = tensors(**MIDDLE[name])
-    path, output, data = (tmp_path / file for file in ("weights.h5", "labels.npy", "images.npy"))
-    write(tmp_path, held)
+    output, data = tmp_path / "labels.npy", tmp_path / "images.npy"
+    path = hdf5(tmp_path / "weights.h5", **held)
     reference = reference_scores(digits, Weights(held, name))
     np.save(data, digits[..., 0])
-    done = run(*asked_of(on, "infer", data, "--weights", path, "--output", output))
-    assert done.exit_code == 0
+    run(*asked_of(on, "infer", data, "--weights", path, "--output", output), code=0)
     assert_labels(on, np.load(output), reference)
     with LeNet.load(path, device=on[0], plan=on[1], batch=3) as net:
         assert_labels(on, net(digits), reference)
@@ -249,7 +231,8 @@ def test_image_with_scores_beyond_float32_is_named(on, whole, brim, digits, tmp_
     reference = reference_scores(images, Weights(held, "brim"))
     beyond = np.abs(reference[0]).max(1) > np.finfo(np.float32).max
     assert np.flatnonzero(beyond).tolist() == [FIRST]
-    path, data, output = write(tmp_path, held), tmp_path / "x.npy", tmp_path / "labels.json"
+    data, output = tmp_path / "x.npy", tmp_path / "labels.json"
+    path = hdf5(tmp_path / "weights.h5", **held)
     # more than FEW images: no table of images, which would require scores
     many = np.concatenate([images, *[digits] * -(-FEW // len(digits))])
     np.save(data, many[..., 0])
@@ -316,7 +299,7 @@ def test_nonfinite_weights_are_refused(name, value, tmp_path):
     """Weights in a file are refused on reading, those in memory when a plan is made (also int8)."""
     held = tensors()
     held[name].flat[3] = value
-    path = write(tmp_path, held)
+    path = hdf5(tmp_path / "weights.h5", **held)
     words = f"/{name} to hold finite float32 numbers, found 1 that"
     for command in (("infer", "--weights", path), ("weights", "verify", path)):
         assert words in refused(run(*command))
@@ -386,7 +369,8 @@ def test_persistent_kernel_refuses_bad_images_and_scores(brim, digits, tmp_path)
     if driver_gpus()[0].compute_capability != 90:
         pytest.skip("no GPU of compute capability 9.0")
     held, waves = brim
-    with LeNet.load(write(tmp_path, held), device="cuda", plan="fp32", latency=True) as net:
+    path = hdf5(tmp_path / "weights.h5", **held)
+    with LeNet.load(path, device="cuda", plan="fp32", latency=True) as net:
         for value in BAD.values():
             with pytest.raises(LenetError, match="^images: expected floats from 0 to 1, found"):
                 net(spoiled(digits, value)[FIRST, ..., 0])

@@ -29,8 +29,7 @@ def drawn(monkeypatch):
 def test_plan_bars_match_the_table(tmp_path, drawn):
     out = tmp_path / "c.json"
     result = run("compare", "plans", "--batch", 8, "--device", "cpu", "--seconds", 1,
-                 "--json", out, "--plot", tmp_path / "p.png")  # fmt: skip
-    assert result.exit_code == 0, result.output
+                 "--json", out, "--plot", tmp_path / "p.png", code=0)  # fmt: skip
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     (chart,) = drawn
     bars, labels = chart["data"]["values"], chart["layer"][1]["data"]["values"]
@@ -82,6 +81,5 @@ def test_results_are_printed_before_a_chart_fails(tmp_path, monkeypatch):
 
     monkeypatch.setattr(charts, "save", fail)
     result = run("compare", "fc2", "--batch", 8, "--device", "cpu", "--seconds", 0.2,
-                 "--only", "blas", "--plot", tmp_path / "a.png")  # fmt: skip
-    assert result.exit_code == 2
+                 "--only", "blas", "--plot", tmp_path / "a.png", code=2)  # fmt: skip
     assert "blas.numpy" in result.stdout and "found none" in result.stderr

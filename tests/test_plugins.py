@@ -41,13 +41,8 @@ def write(folder, name="mine.py", text=HEAD + POOL):
     return path
 
 
-def compare(*arguments):
-    return run("compare", "pool1", "--batch", 50, "--device", "cpu", "--seconds", 0.05, *arguments)
-
-
-def conv(*arguments):
-    shape = ("conv", "2,6,7,3,3", "--device", "cpu", "--seconds", 0.02, "--only", "tiled")
-    return run(*shape, *arguments)
+compare = partial(run, "compare", "pool1", "--batch", 50, "--device", "cpu", "--seconds", 0.05)
+conv = partial(run, "conv", "2,6,7,3,3", "--device", "cpu", "--seconds", 0.02, "--only", "tiled")
 
 
 def entries(result):
@@ -131,8 +126,7 @@ def test_invalid_plugin_path_or_line_is_named(tmp_path):
 def test_correct_plugin_is_timed_and_wrong_one_exits_with_1(tmp_path):
     path = write(tmp_path, text=HEAD + POOL + WRONG_POOL)
     words = ("--baseline", "plugin", "--only", "fused", "--json", "-")
-    result = compare("--with", path, *words)
-    assert result.exit_code == 1, result.output
+    result = compare("--with", path, *words, code=1)
     found = entries(result)
     assert found["plugin.slices"]["status"] == "right"
     assert found["plugin.slices"]["verdict"] == "baseline"
@@ -145,9 +139,8 @@ def test_correct_plugin_is_timed_and_wrong_one_exits_with_1(tmp_path):
 
 def test_plugins_of_other_kinds_or_precisions_are_reported(tmp_path):
     both = compare(
-        "--with", write(tmp_path, text=HEAD + POOL + CONV), "--only", "fused", "--json", "-"
+        "--with", write(tmp_path, text=HEAD + POOL + CONV), "--only", "fused", "--json", "-", code=0
     )
-    assert both.exit_code == 0, both.output
     assert "plugin.plain" not in entries(both)
     assert "--with: expected variants of kind pool, left out plugin.plain (conv)" in both.stderr
     for text, words in (
@@ -166,8 +159,7 @@ def test_plugins_are_refused_for_whole_networks(arguments, tmp_path):
 
 def test_conv_plugin_is_compared_despite_only(tmp_path):
     path = write(tmp_path, text=HEAD + CONV + NEEDS_GPU)
-    result = conv("--with", path, "--json", "-")
-    assert result.exit_code == 0, result.output
+    result = conv("--with", path, "--json", "-", code=0)
     found = entries(result)
     assert {name for name in found if not name.startswith("torch")} == {
         "tiled.blocked", "plugin.plain", "plugin.elsewhere",
@@ -216,8 +208,7 @@ def test_failing_plugin_is_named_and_others_continue(kind, tmp_path, monkeypatch
                                 how=how, arguments=arguments, after=after)  # fmt: skip
     command = partial(compare, "--only", "fused") if kind == "pool" else conv
     honest = "plugin.slices" if kind == "pool" else "plugin.plain"
-    result = command("--with", write(tmp_path, text=text), "--json", "-")
-    assert result.exit_code == 1, result.output
+    result = command("--with", write(tmp_path, text=text), "--json", "-", code=1)
     found = entries(result)
     for name, (_, _, words) in BREAKS.items():
         entry = found[f"plugin.{name}"]

@@ -44,8 +44,7 @@ def read(*parts):
 def file(tmp_path_factory):
     """Return the page of all measurements on the H200."""
     out = tmp_path_factory.mktemp("page") / "h200.html"
-    done = run(out, H200)
-    assert done.exit_code == 0, done.output
+    done = run(out, H200, code=0)
     assert f"{out}: " in done.output and f" MB from {FILES} files" in done.output
     return out
 
@@ -236,8 +235,7 @@ def test_hostile_text_is_escaped(chromium, tmp_path):
                   ("counters.json",)):  # fmt: skip
         (tmp_path / parts[-1]).write_text(json.dumps(poisoned(read(*parts))))
     out = tmp_path / "out.html"
-    done = run(out, tmp_path)
-    assert done.exit_code == 0, done.output
+    run(out, tmp_path, code=0)
     html = out.read_text()
     page = Parsed(html)
     assert page.outside == [] and page.scripts == ["application/json", None, None]

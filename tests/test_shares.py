@@ -250,8 +250,7 @@ def pretended(monkeypatch):
 @compiles
 def test_command_prints_tables_and_writes_files(pretended, tmp_path):
     out, table, picture = tmp_path / "s.json", tmp_path / "s.csv", tmp_path / "s.svg"
-    result = run("--json", out, "--csv", table, "--plot", picture, "--no-progress")
-    assert result.exit_code == 0, result.output
+    result = run("--json", out, "--csv", table, "--plot", picture, "--no-progress", code=0)
     for words in ("parts of a warp's time", "tiles of the unrolled kernel", "ld.local", "97.0%",
                   "its copies run under its sums", "registers are renamed"):  # fmt: skip
         assert words in result.output, words
@@ -270,8 +269,7 @@ def test_command_prints_tables_and_writes_files(pretended, tmp_path):
 @compiles
 def test_wrong_kernel_is_not_timed_and_exits_with_1(pretended, tmp_path):
     pretended.setattr(command, "Field", partial(MadeUp, wrong={"conv_unrolled"}))
-    result = run("--json", tmp_path / "s.json")
-    assert result.exit_code == 1
+    result = run("--json", tmp_path / "s.json", code=1)
     assert "WRONG: table 1, filters 5x5: unrolled" in result.stderr
     assert "WRONG: table 1, filters 5x5: a tile of figure 5" in result.stderr
     (case,) = json.loads((tmp_path / "s.json").read_text())["cases"]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_gpu_variants import fused_plan
+from conftest import plan_here
 
 from lenetgpu.check.reference import reference_scores
 from lenetgpu.errors import LenetError
@@ -102,7 +102,7 @@ def test_int8_plans_lose_few_labels_in_10000(plan, model, most, request, mnist):
         path = request.getfixturevalue("course") / "model.hdf5"
     weights = load_weights(path)
     digits = load_dataset(mnist / "t10k-images-idx3-ubyte.gz")
-    pipeline = Pipeline(fused_plan(plan), weights, len(digits.images))
+    pipeline = Pipeline(plan_here(plan), weights, len(digits.images))
     found = pipeline.run(cupy.asarray(digits.images)).get()
     exact = (reference_scores(digits.images, weights)[1] == digits.labels).sum()
     assert (found == digits.labels).sum() >= exact - most

@@ -29,15 +29,13 @@ def compared(printed, device):
     line = printed.splitlines()[-1].removeprefix("next").strip()
     words = shlex.split(line)[1:]
     result = run(*words, "--only", "mine", "--batch", 4, "--seconds", 0.02,
-                 "--device", device, "--json", "-")  # fmt: skip
-    assert result.exit_code == 0, result.output
+                 "--device", device, "--json", "-", code=0)  # fmt: skip
     return {entry["name"]: entry for entry in json.loads(result.stdout)["candidates"]}
 
 
 @of_each_kind
 def test_templates_are_correct_on_cpu(kind, fresh):
-    result = run("variants", "--new", kind, "my kernels/")
-    assert result.exit_code == 0, result.output
+    result = run("variants", "--new", kind, "my kernels/", code=0)
     assert {path.name for path in (fresh / "my kernels").iterdir()} == {f"{kind}.py", f"{kind}.cu"}
     found = compared(result.output, "cpu")
     (loops,) = [entry for name, entry in found.items() if name == "mine.loops"]
