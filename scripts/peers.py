@@ -415,7 +415,9 @@ def main(
     parent, absent = folder if {*rows} & {*ROUNDS} else None, []
     with tempfile.TemporaryDirectory(prefix="lenetgpu-peers-", dir=parent) as name:
         scratch = Path(name)
-        candidates = list(our_candidates(images, weight_file, device, gpu))
+        called_or_copied = {*rows} - {"classify"}
+        ours = our_candidates(images, weight_file, device, gpu)
+        candidates = list(ours) if called_or_copied else []
         peers = {"PyTorch": torch_candidates(weights, images, called, kind, modes)}
         if gpu is None:
             peers["ONNX Runtime"] = onnx_candidates(weights, images, scratch)
