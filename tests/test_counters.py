@@ -336,7 +336,7 @@ def test_profile_counts_after_timing(pretended, monkeypatch):
     assert order[0] == "timed" and works == [Work.of(resolve("tiled", "cpu"))]
     assert (images.count, images.data) == (70, assets.default_digits())
     assert found.counters["source"] == "ncu" and found.counters["rows"][0]["stage"] == "conv1"
-    assert json.loads(found.as_json())["counters"] == found.counters
+    assert found.document()["counters"] == found.counters
     rows = {row["name"]: row for row in csv.DictReader(found.table().csv().splitlines())}
     assert float(rows["conv1"]["counters.global_load_efficiency"]) == 0.125
     assert rows["input"]["counters.global_load_efficiency"] == ""

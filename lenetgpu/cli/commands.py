@@ -135,6 +135,7 @@ def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_j
     from lenetgpu.lab import listing
     from lenetgpu.stages.matrix import cells
 
+    out = console()
     if new is not None:
         if others := ", ".join(filter(None, [stage, "--matrix" * matrix, "--json" * as_json])):
             raise LenetError(f"--new: expected only KIND and FOLDER, found {others}")
@@ -147,11 +148,9 @@ def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_j
         head = {"schema": 1, "command": "variants"} | software(None)
         write_json(Path("-"), head | {"matrix" if matrix else "variants": rows})
     elif matrix:
-        out = console()
         listing.print_lines(out, listing.matrix_lines(cells(stage), out.width))
         out.print(f"on this machine: {listing.machine()}")
     else:
-        out = console()
         listing.print_lines(out, listing.variant_lines(*listing.table_rows(stage), out.width))
 
 

@@ -167,9 +167,10 @@ def profile(ctx: click.Context, /, counters: bool, no_progress: bool, **options:
     requested = request(Request, options, timing=True, roofline=True, **more)
     with progress_bar(enabled=not no_progress) as progress:
         result = job.profile(requested, progress, counters)
+    if json_file is not None:
+        write_json(json_file, result.document())
     note = ""
     for target, text, has_results in (
-        (json_file, result.as_json, True),
         (csv_file, result.table().csv, bool(result.rows)),
         (markdown, result.table().markdown, bool(result.rows)),
         (trace, result.as_trace, bool(result.outcome.trace)),

@@ -192,9 +192,8 @@ def _required(rows: Any, noun: str = "candidates with timings") -> None:
 
 def candidates(entries: Rows, limits: Any) -> Spec:
     """Return candidates under the roofs, each labelled with its rate, each in its own colour."""
-    points = []
-    for entry in entries:
-        points += point_of(entry, name=f"{entry['name']}  {entry.get('tflops', 0):.3g} TFLOP/s")
+    named = [(f"{one['name']}  {one.get('tflops', 0):.3g} TFLOP/s", one) for one in entries]
+    points = [point for name, one in named for point in point_of(one, name=name)]
     _required(points)
     points.sort(key=lambda one: -one["tflops"])
     if all(one["precision"] == "fp32" for one in entries):

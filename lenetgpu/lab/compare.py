@@ -109,18 +109,17 @@ def table(document: Mapping[str, Any]) -> Table:
 
 def parts(document: Mapping[str, Any]) -> Iterator[Part]:
     """Yield the tables and notes of a comparison or a suite."""
-    yield from (_suite_parts if "rows" in document else _compared_parts)(document)
+    if "rows" in document:
+        yield from _suite_parts(document)
+    else:
+        cache = "cold L2" if document["cold_l2"] else "warm L2"
+        about = f"{document['images']:,} images, {document['device']['name']}, {cache}"
+        yield Table(COMPARED, compared_rows(document), f"{document['what']}, {about}", below="note")
+        if document["rounds"]:
+            yield legend(document["baseline"], document["rounds"])
+        yield from counters.of_entries(document, document["candidates"])
     if document["interrupted"]:
         yield INTERRUPTED
-
-
-def _compared_parts(document: Mapping[str, Any]) -> Iterator[Part]:
-    cache = "cold L2" if document["cold_l2"] else "warm L2"
-    about = f"{document['images']:,} images, {document['device']['name']}, {cache}"
-    yield Table(COMPARED, compared_rows(document), f"{document['what']}, {about}", below="note")
-    if document["rounds"]:
-        yield legend(document["baseline"], document["rounds"])
-    yield from counters.of_entries(document, document["candidates"])
 
 
 def _suite_parts(document: Mapping[str, Any]) -> Iterator[Part]:

@@ -64,10 +64,6 @@ class Profile:
             document["ceilings"] = ceilings_json(limits)
         return document
 
-    def as_json(self) -> str:
-        """Return the document as JSON text."""
-        return json_text(self.document(), indent=1) + "\n"
-
     def passes(self) -> str:
         """Return the number of passes timed stage by stage, worded as the end of a sentence."""
         timings = self.outcome.rows

@@ -20,7 +20,7 @@ from lenetgpu.lab.page.base import write_page
 from lenetgpu.lab.page.blocks import Document
 from lenetgpu.lab.page.mistakes import section
 from lenetgpu.lab.page.report import page, tried
-from lenetgpu.lab.profile import Profile, profile
+from lenetgpu.lab.profile import profile
 from lenetgpu.measure.outcome import Outcome, Request
 from lenetgpu.measure.rounds import UNCHECKED, Say
 from lenetgpu.measure.timing import clock
@@ -159,8 +159,14 @@ def _fresh(request: ReportRequest, say: Say) -> ReportOutcome:
     profiled = profile(asked, partial(say, "images, all passes"))
     if profiled.outcome.interrupted:
         raise KeyboardInterrupt
-    documents, wrong = _of_profile(profiled), []
-    compared, left_out = [], []
+    run, name = profiled.outcome, profiled.outcome.plan.name
+    names = {"data": Path(run.data).name, "weights": Path(run.weights.source).name}
+    document = profiled.document() | names | {"plan_name": name}
+    documents = [_read_back(document, f"plan {name}")]
+    if run.counts is not None:
+        documents[0]["mistakes"] = section(run.counts, run.mistakes)
+    documents.append(_read_back(json.loads(profiled.as_trace()), f"plan {name}, traced"))
+    wrong, compared, left_out = [], [], []
     for what, outcome in _comparisons(request, profiled.outcome, say):
         documents.append(_read_back(outcome.document, f"compare {what}"))
         compared.append(what)
@@ -172,15 +178,6 @@ def _fresh(request: ReportRequest, say: Say) -> ReportOutcome:
         left_out = [what for what in COMPARED if what not in compared] + left_out
     size = write_page(request.out, page(documents, left_out=left_out))
     return ReportOutcome(size, documents, wrong=wrong, left_out=left_out)
-
-
-def _of_profile(profiled: Profile) -> list[Document]:
-    outcome, name = profiled.outcome, profiled.outcome.plan.name
-    named = {"data": Path(outcome.data).name, "weights": Path(outcome.weights.source).name}
-    run = _read_back(profiled.document() | named | {"plan_name": name}, f"plan {name}")
-    if outcome.counts is not None:
-        run["mistakes"] = section(outcome.counts, outcome.mistakes)
-    return [run, _read_back(json.loads(profiled.as_trace()), f"plan {name}, traced")]
 
 
 def _comparisons(
