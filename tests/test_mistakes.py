@@ -151,9 +151,14 @@ def listed(path):
         return list(csv.DictReader(file))
 
 
-def test_listed_mistakes_agree_with_labels_and_scores(data, tmp_path):
-    listing, output = tmp_path / "wrong.csv", tmp_path / "labels.csv"
-    asked = ["infer", data, *CPU, "--skip", 31, "--limit", 150, "--errors", listing]
+@pytest.mark.parametrize("files", [1, 2])
+def test_listed_mistakes_agree_with_labels_and_scores(data, tmp_path, files):
+    listing, output, given = tmp_path / "wrong.csv", tmp_path / "labels.csv", [data]
+    if files == 2:
+        with h5py.File(data) as file:
+            ends = [{k: v[part] for k, v in file.items()} for part in (slice(50), slice(50, N))]
+        given = [hdf5(tmp_path / f"{k}.h5", **part) for k, part in enumerate(ends)]
+    asked = ["infer", *given, *CPU, "--skip", 31, "--limit", 150, "--errors", listing]
     assert run(*asked, "--output", output, "--scores").exit_code == 0
     with h5py.File(data) as file:
         truth = file["y"][()]
@@ -168,13 +173,15 @@ def test_listed_mistakes_agree_with_labels_and_scores(data, tmp_path):
             expected.append((index, truth[index], label, order[1], shares, truth[index]))
     rows = listed(listing)
     assert list(rows[0]) == [
-        "index", "label", "predicted", "probability", "label_probability", "runner_up",
+        "index", "file", "label", "predicted", "probability", "label_probability", "runner_up",
         "runner_up_probability",
     ]  # fmt: skip
     assert len(rows) == len(expected) > 20
     for row, (index, is_, read, second, shares, _) in zip(rows, expected, strict=True):
         found = [int(row[name]) for name in ("index", "label", "predicted", "runner_up")]
         assert found == [index, is_, read, second]
+        second_file = index >= 50 and files == 2
+        assert row["file"] == f"{given[second_file]}[{index - 50 * second_file}]"
         found = [float(row[f"{name}probability"]) for name in ("", "label_", "runner_up_")]
         np.testing.assert_allclose(found, shares[[read, is_, second]], rtol=1e-5)
 
@@ -186,8 +193,8 @@ def test_streamed_images_give_the_same_mistakes(data, tmp_path, monkeypatch, flo
     with h5py.File(data) as file:
         images, labels = file["x"][()].reshape(-1, 28, 28), file["y"][()]
     if floats:
-        images = images.astype(np.float32)[..., None] / 255
-        path = hdf5(tmp_path / "floats.h5", x=images, y=labels)
+        shares = images.astype(np.float32)[..., None] / 255
+        path = hdf5(tmp_path / "floats.h5", x=shares, y=labels)
     monkeypatch.setattr(job, "WHOLE_BYTES", 0)
     monkeypatch.setattr(source_module, "EARLY_BYTES", 0)
     outcome = job.infer(asked(path, batch=50))

@@ -91,7 +91,7 @@ def test_gallery_shows_each_image_with_its_caption(chromium, outcome, tmp_path):
     from PIL import Image
 
     path, kept = tmp_path / "wrong.html", outcome.mistakes
-    few = Gallery(kept.rows, kept.worst[:7], kept.images[:7])
+    few = Gallery(kept.rows, kept.names, kept.worst[:7], kept.images[:7])
     outcome.mistakes = few
     files.write_errors(path, outcome)
     images = load_dataset(DIGITS).images[..., 0]
@@ -137,7 +137,7 @@ def test_picture_shows_every_count_and_image(outcome, tmp_path):
 
     path, kept = tmp_path / "$x_{2}$.png", outcome.mistakes
     outcome.data = "/data/$unbalanced"
-    outcome.mistakes = Gallery(kept.rows, kept.worst[:15], kept.images[:15])
+    outcome.mistakes = Gallery(kept.rows, kept.names, kept.worst[:15], kept.images[:15])
     files.write_errors(path, outcome)
     with Image.open(path) as image:
         assert image.format == "PNG" and image.width > 1000

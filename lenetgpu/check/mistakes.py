@@ -68,9 +68,10 @@ def counts_of(document: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Wrong images: rows (n,) of ROW; the worst (k,) and their pixels (k, 28, 28) uint8."""
+    """Wrong images: rows (n,) of ROW, names; the worst (k,) and their pixels (k, 28, 28) uint8."""
 
     rows: Any
+    names: list[str]
     worst: Any
     images: Any
 
@@ -114,4 +115,5 @@ def gallery(rows: Any, source: Source, most: int = GALLERY) -> Gallery:
         source.read(int(shown["index"][position]) - source.selection.start, image)
         pixels = image if image.dtype == np.uint8 else np.rint(255 * np.clip(image, 0, 1))
         images[position] = pixels[0, ..., 0]
-    return Gallery(rows, shown, images)
+    names = [source.name(number) for number in (rows["index"] - source.selection.start).tolist()]
+    return Gallery(rows, names, shown, images)

@@ -95,7 +95,8 @@ def _no_formula(name: str) -> str:
     return "'" * name.startswith(_FORMULAS) + printable(name)
 
 
-def _cells(*rows: tuple[object, ...]) -> str:
+def csv_rows(*rows: tuple[object, ...]) -> str:
+    """Return CSV lines of `rows`, whose texts no spreadsheet reads as formulas."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(
         [_no_formula(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
@@ -117,7 +118,7 @@ class _Csv(Form):
         heads: list[object] = list(numbers)
         if self.names is not None:
             names = self.names[self.done : self.done + len(numbers)]
-            heads = [*_cells(*zip(numbers, names, strict=True)).splitlines()]
+            heads = [*csv_rows(*zip(numbers, names, strict=True)).splitlines()]
         end = "\n" if self.failures is None else ",\n"
         rows = zip(heads, labels.tolist(), strict=True)
         if scores is None:
@@ -129,7 +130,7 @@ class _Csv(Form):
         if self.failures is not None:
             empty = "," * (2 + CLASSES * self.with_scores)
             for at in (labels == NO_LABEL).nonzero()[0].tolist():
-                lines[at] = f"{heads[at]}{empty}{_cells((self.failures[self.done + at],))}"
+                lines[at] = f"{heads[at]}{empty}{csv_rows((self.failures[self.done + at],))}"
         self.file.write("".join(lines).encode())
 
 

@@ -1,6 +1,7 @@
 """Images and labels: in memory (`Dataset`), or read by parts in any order (`Source`)."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass
@@ -105,6 +106,10 @@ class Source(AbstractContextManager["Source"]):
         """Return the file descriptor and byte where uint8 images lie as they are, or None."""
         return None
 
+    def name(self, number: int) -> str:
+        """Return the name of image `number` of the selection, for lists of images."""
+        return f"{self.source}[{self.selection.start + number}]"
+
     def part(self, lo: int, count: int) -> "Source":
         """Return `count` images of the selection from `lo` on; this source still owns the file."""
         if not 0 <= lo < lo + count <= len(self):
@@ -124,16 +129,28 @@ class Source(AbstractContextManager["Source"]):
 
 
 class MemorySource(Source):
-    """`images` (N, 28, 28, 1), uint8 or float32 as they are, not checked; `labels` (N,) or None."""
+    """`images` (N, 28, 28, 1), uint8 or float32 as they are, not checked; `labels` (N,) or None.
 
-    def __init__(self, images: Array, labels: Array | None, name: str) -> None:
+    `first` is the number of the first image, `names` are those of all images if they have own ones.
+    """
+
+    def __init__(
+        self, images: Array, labels: Array | None, name: str, first: int = 0,
+        names: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
         if images.shape[1:] != IMAGE_SHAPE or images.dtype.name not in ("uint8", "float32"):
             raise ValueError(f"{name}: expected (N, 28, 28, 1) uint8 or float32 images")
-        super().__init__(name, images.dtype.name, labels, range(len(images)))
-        self.images = images
+        super().__init__(name, images.dtype.name, labels, range(first, first + len(images)))
+        self.images, self._first, self._names = images, first, names
+
+    def name(self, number: int) -> str:
+        """Return the name of image `number` of the selection."""
+        skipped = self.selection.start - self._first
+        return super().name(number) if self._names is None else self._names[skipped + number]
 
     def _fill(self, first: int, out: Array) -> None:
-        out[...] = self.images[first : first + len(out)]
+        lo = first - self._first
+        out[...] = self.images[lo : lo + len(out)]
 
     def whole(self) -> Dataset:
         """Return the same arrays."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.arrays import np
-from lenetgpu.check.mistakes import ROW, Gallery, Mistakes, confusions, gallery, per_digit
+from lenetgpu.check.mistakes import Gallery, Mistakes, confusions, gallery, per_digit
 from lenetgpu.errors import require_extra, unexpected
+from lenetgpu.files.forms import csv_rows
 from lenetgpu.files.output import LabelWriter, replacing
 
 if TYPE_CHECKING:
@@ -133,16 +133,20 @@ def write_errors(path: Path, outcome: Outcome) -> None:
     """Write a run's mistakes atomically; raise LenetError if that fails."""
     assert outcome.mistakes is not None
     if path.suffix.lower() == ".csv":
-        _write_list(path, outcome.mistakes.rows)
+        _write_list(path, outcome.mistakes)
         return
     from lenetgpu.lab.page import mistakes as pages
 
     (pages.draw if path.suffix.lower() == ".png" else pages.write)(path, outcome)
 
 
-def _write_list(path: Path, rows: Any) -> None:
-    """Write a CSV line per misread image, in order; `rows` (k,) of ROW."""
-    kinds, head = dict(ROW), ",".join(_COLUMNS)
-    formats = ["%.9g" if kinds[name] == "<f8" else "%d" for name in _COLUMNS]
+def _write_list(path: Path, found: Gallery) -> None:
+    """Write a CSV line per misread image, in order."""
+    rows = zip(found.names, found.rows[_COLUMNS].tolist(), strict=True)
+    cells = (
+        (index, name, *(f"{x:.9g}" if isinstance(x, float) else x for x in values))
+        for name, (index, *values) in rows
+    )
     with replacing(path) as new:
-        np.savetxt(new, rows[_COLUMNS], formats, ",", header=head, comments="")
+        head = _COLUMNS[0], "file", *_COLUMNS[1:]
+        new.write_text(csv_rows(head, *cells), encoding="utf-8", errors="surrogateescape")

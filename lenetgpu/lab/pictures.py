@@ -89,7 +89,7 @@ def classify(
         raise LenetError(found.bad[0] if len(found.bad) == 1 else f"pictures: {bad}")
     request.check_labels(None if found.unlabelled else (), found.unlabelled or "")
     whole = replace(request, scores=True, each=False, skip=0, limit=None)
-    source = found.source()
+    source = found.source(request.skip)
     outcome = infer(whole, progress, None, source)
     outcome.phases["load"] = outcome.phases.get("load", 0.0) + found.took_ms
     if output is not None:

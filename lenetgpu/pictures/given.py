@@ -53,8 +53,11 @@ class Gathered:
         self.names += names
         self.notes += [notes] * len(names)
 
-    def source(self) -> MemorySource:
-        """Return all images as one source; floats if some are, labels if every file has them."""
+    def source(self, first: int) -> MemorySource:
+        """Return all images as one source whose first one has the number `first`.
+
+        They are floats if some are, and have labels if every file has them.
+        """
         parts, white = self.images, np.float32(PIXEL_SCALE)
         if any(part.dtype != np.uint8 for part in parts):
             parts = [part / white if part.dtype == np.uint8 else part for part in parts]
@@ -62,7 +65,7 @@ class Gathered:
         labels = np.concatenate(known) if self.unlabelled is None else None
         more = len(self.names) - 1
         name = f"{self.names[0]} and {more:,} more" if more else self.names[0]
-        return MemorySource(np.concatenate(parts), labels, name)
+        return MemorySource(np.concatenate(parts), labels, name, first, self.names)
 
 
 def expand(arguments: Sequence[str]) -> Expanded:
