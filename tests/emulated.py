@@ -83,16 +83,6 @@ def fp16_features(images, tensors):
 POINTS = (0, None, 1, -1, 2, -2, 0.5, -0.5)  # None: infinity
 
 
-def input_transform():
-    """Return the (8, 8) transform of 8 neighbouring inputs to POINTS."""
-    finite = [point for point in POINTS if point is not None]
-    rows = []
-    for point in POINTS:
-        others = np.poly([other for other in finite if other != point])[::-1]
-        rows.append(np.pad(others, (0, 8 - len(others))))
-    return np.array(rows)
-
-
 def in_fp16(inputs):
     """Return (n, rows, 8, channels) maps with POINTS first, rounded like transform_fp16."""
     d = np.moveaxis(inputs.astype(np.float64), 2, 0)
