@@ -30,7 +30,7 @@ def idx_file(path, images, labels=None):
     pack = gzip.compress if path.suffix == ".gz" else bytes
     path.write_bytes(pack(struct.pack(">4I", 2051, *images.shape) + images.tobytes()))
     if labels is not None:
-        beside = path.with_name(path.name.replace("images", "labels"))
+        beside = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
         beside.write_bytes(pack(struct.pack(">2I", 2049, len(labels)) + labels.tobytes()))
     return path
 
