@@ -513,6 +513,14 @@ class Streamer:
         source, scored = MemorySource(batch.images, None, "images"), batch.scores is not None
         self._insist(lambda: self._stream(source, deliver, scored, on_chunk, mark))
 
+    def _ready_ring(self, slots: StreamPool, with_scores: bool, replays: bool) -> Ring:
+        """Return the ring, made or made anew if it lacks what is wanted."""
+        if self._ring is None or self._ring.with_scores != with_scores:
+            self._ring = Ring(self._device, slots.dtype, self.chunk, self.streams, with_scores)
+        elif replays:
+            self._record(self._ring)
+        return self._ring
+
     def _record(self, ring: Ring) -> None:
         """Record the graphs of buffers that an earlier pass filled, while nothing is queued."""
         for buffer in ring.free:
@@ -549,12 +557,8 @@ class Streamer:
             if on_chunk is not None:
                 on_chunk(buffer.n)
 
-        if self._ring is None or self._ring.with_scores != with_scores:
-            self._ring = Ring(self._device, slots.dtype, self.chunk, self.streams, with_scores)
-        elif mark is None:
-            self._record(self._ring)
+        ring, requested = self._ready_ring(slots, with_scores, mark is None), self.done
         slots.begin()
-        requested, ring = self.done, self._ring
         try:
             while True:
                 while requested < len(source) and not _is_read(reads) and (buffer := ring.take()):
