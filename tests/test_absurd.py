@@ -15,7 +15,6 @@ from lenetgpu.cpu import memory
 from lenetgpu.errors import LenetError
 from lenetgpu.lab.conv import request
 from lenetgpu.measure.conv_bench import Case
-from lenetgpu.papers.shapes import Shape
 from lenetgpu.problems import Conv
 
 COMPARE = ["compare", "argmax", "--device", "cpu", "--batch", "64", "--seconds", "0.2"]
@@ -113,15 +112,15 @@ def test_absurd_arguments_are_refused_in_one_sentence(tmp_path):
 
 
 def test_too_many_operations_to_check_are_refused():
-    heavy = [Shape("heavy", Conv(4000, 4000, 64, 64, 200, 200, 7))]
+    heavy = Conv(4000, 4000, 64, 64, 200, 200, 7), 1, "it"
     with pytest.raises(LenetError, match=r"at most 2e\+12 operations to check on a CPU, found "):
-        request.check_size(heavy, "cpu")
-    request.check_size(heavy, "cuda")
+        request.check_size(*heavy, "cpu")
+    request.check_size(*heavy, "cuda")
     for name, suite in request.SUITES.items():
-        assert request.check_size(list(suite.shapes), "cpu") is None, name
-    wide = [Shape("wide", Conv(300, 300, 1, 1, 257, 256))]
+        for shape in suite.shapes:
+            assert request.check_size(shape.problem, shape.batch, "it", "cpu") is None, name
     with pytest.raises(LenetError, match="filters of at most 65,536 elements, found 257x256"):
-        request.check_size(wide, "cuda")
+        request.check_size(Conv(300, 300, 1, 1, 257, 256), 1, "it", "cuda")
 
 
 def test_case_larger_than_free_memory_raises_memory_error(monkeypatch):

@@ -123,6 +123,7 @@ def test_gpu_variant_is_planned_for_another_gpu_untimed(without_torch, tmp_path)
     asked = ("16,14,14,8,3", "--device", "cpu", "--explain", "--as", "titanx")
     result = run(*asked, "--only", "prefetch.strict", "--json", tmp_path / "planned.json", code=0)
     assert "prefetch.strict, planned for GTX Titan X" in result.output
+    assert "at 6.14 TFLOP/s" in result.output and "at 336 GB/s" in result.output
     assert "nothing to run here" in result.output
     (case,) = json.loads((tmp_path / "planned.json").read_text())["cases"]
     assert case["candidates"] == [] and case["rounds"] == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import terminal
 
-from lenetgpu.files.convs import onnx_convs
+from lenetgpu.files.convs import benchdnn, onnx_convs
 from lenetgpu.files.models.onnx_parse import STRUCTURE, parsed
 from lenetgpu.problems import Conv
 
@@ -134,13 +134,13 @@ def test_conv_attributes_follow_onnx(tmp_path, attributes, shape):
     ("nodes", "weights", "more", "why"),
     [
         ([conv("x", "w", "y")], [W], {"size": ("N", 3, "height", 32)},
-         "its sizes are open after input x of (N, 3, height, 32)"),
+         "its sizes are open after input x of (N, 3, height, 32); set them with --input"),
         ([node("NonZero", ["x"], "z", name="odd"), node("Relu", ["z"], "r"),
           conv("r", "w", "y")], [W], {}, "its sizes are open after node odd (NonZero)"),
         ([conv("x", "w", "y")], [], {}, "its sizes are open after what nothing makes before"),
 
-        ([conv("x", "w", "y")], [tensor("w", 8, 3, 3)], {"size": (1, 3, 32)},
-         "1 spatial dimensions"),
+        ([conv("x", "w", "y")], [tensor("w", 8, 3, 3, 3, 3)], {"size": (1, 3, 4, 4, 4)},
+         "3 spatial dimensions"),
 
         ([node("ConvTranspose", ["x", "w"], "y")], [tensor("w", 3, 8, 3, 3)], {}, "transposed"),
         ([conv("x", "w", "y")], [tensor("w", 8, 3, 3, 3, kind=TensorProto.DOUBLE)], {},
@@ -168,6 +168,23 @@ def test_convolutions_in_branches_and_functions_are_counted(tmp_path):
     assert [one.why for one in given] == [
         "in a branch of node choice (If)", "in a branch of node choice (If)", "in function Block",
     ]  # fmt: skip
+
+
+def test_one_dimension_is_a_row_as_in_a_descriptor(tmp_path):
+    made = conv("x", "w", "y", strides=[2], pads=[2, 1], dilations=[3], kernel_shape=[3])
+    (given,) = found(tmp_path, [made], [tensor("w", 8, 3, 3)], size=(1, 3, 32))
+    assert given.problem == benchdnn.read("--dir=FWD_D ic3oc8_iw32ow15kw3sw2dw2pw2").problem
+
+
+def test_open_sizes_are_set_by_input(tmp_path):
+    path = written(tmp_path, model([conv("x", "w", "y")], [W], ("N", 3, "height", "width")))
+    for batch, images in ((None, 2), (6, 6)):
+        (given,) = onnx_convs.read(path, batch, inputs=["x:2x3x40x24"])
+        assert (given.problem, given.images) == (Conv(40, 24, 3, 8, 3, 3), images)
+    for text in ("x:2x3", "x:1x4x9x9", "z:1x3x9x9", "x:", "x:1x3x0x9"):
+        result = run("--model", path, "--list", "--input", text)
+        assert f"error: {path}, --input: expected x:?x3x?x?, found {text}" in result.output
+    assert "40,24" in run("--model", path, "--list", "--input", "x:2x3x40x24").output
 
 
 @pytest.mark.parametrize(("size", "batch", "images"), [("N", 5, 5), (4, None, 4), (4, 6, 6)])

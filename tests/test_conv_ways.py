@@ -36,10 +36,6 @@ def without_torch(monkeypatch):
     [
         ('ic64ih56oc64oh56kh3ph1n"resnet:3x3"', 2, Conv(56, 56, 64, 64, 3, 3, 1, 1)),
 
-        ("ic3ih227iw227_oc96oh55ow55_kh11kw11_sh4sw4ph0pw0_nx", 2,
-         Conv(227, 227, 3, 96, 11, 11, 4)),
-        ("ic8ih8iw9oc4kh3kw2ph0", 2, Conv(8, 9, 8, 4, 3, 2)),
-        ("ic8iw8oc4kw3", 2, Conv(1, 8, 8, 4, 1, 3)),
         ("./benchdnn --conv --mb=4 --dir=FWD_D --dt=f32 -v1 mb9ic8ih8oc4kh1dh5", 4,
          Conv(8, 8, 8, 4, 1, 1)),
         (MIOPEN, 100, Conv(32, 32, 3, 32, 3, 3)),
@@ -47,9 +43,13 @@ def without_torch(monkeypatch):
          " -m conv -t 1", 64, Conv(56, 57, 64, 65, 3, 2, 2, 1)),
         ("MIOpen(HIP): Command ./bin/MIOpenDriver conv --in_channels 7 --pad_h 4 --pad_mode valid",
          100, Conv(32, 32, 7, 32, 3, 3)),
-        ("g32ic32ih8oc64kh3dh1", 2, Conv(8, 8, 32, 64, 3, 3, dilation=(2, 2), groups=32)),
-        ("ic8ih8oc8kh3ph1pw0", 2, Conv(8, 8, 8, 8, 3, 3, pads=(1, 0, 1, 0))),
-        ("ic16oc16_ih5oh8kh3ph3", 2, Conv(5, 5, 16, 16, 3, 3, pads=(3, 3, 2, 2))),
+        ("ic8ih8oc8kh3ph1pw0", 2, Conv(8, 8, 8, 8, 3, 3, 1, 1)),
+        ("mb1_g16ic16oc16_ih15oh7kh6sh2ph3_iw10ow10kw3", 1,
+         Conv(15, 10, 16, 16, 6, 3, strides=(2, 1), pads=(3, 1, 0, 1), groups=16)),
+        ("ic64oc112mb1ih25iw5oh26ow1kh2kw3sw2dw1ph2", 1,
+         Conv(25, 5, 64, 112, 2, 3, pads=(2, 0, 0, 0), dilation=(1, 2))),
+        ("ic8_id0ih8_oc8_kh3_sd1_pd0ph1_dd0_nab1", 2, Conv(8, 8, 8, 8, 3, 3, 1, 1)),
+        ("bin/MIOpenDriver.exe conv -n 3", 3, Conv(32, 32, 3, 32, 3, 3)),
         (f"{MIOPEN} -l 2 -j 3 -u 2", 100,
          Conv(32, 32, 3, 32, 3, 3, strides=(2, 1), dilation=(2, 3))),
     ],
@@ -100,6 +100,7 @@ def test_notes_list_epilogues_of_a_file(tmp_path, line, epilogue, said):
         ("ic8ih8oc8kh9", "within the padded map of 8x8, found 9x9"),
         ("ic8ih8oc8kh3oh2", "expected OH of at least 6, found 2"),
         ("ic8oc8kh3", "expected ih, found none"),
+        ("ic8ih8iw9oc8kh3", "expected kw, found none"),
         ("ic8ih8oc8kh3ic8", "found ic twice"),
         ("ic8ih8oc8kh3xy4", "once, found xy"),
         ("ic8ih8oc8kh", "expected an entry and its whole number, found 'kh'"),
@@ -250,11 +251,11 @@ def test_repeat_command_has_all_options():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"ic8ih8oc8kh3\n\nic8ih8oc8kh9\n", "line 3: benchdnn's 'ic8ih8oc8kh9': expected filters"),
-        (b"1,2,3\n", "line 1: SHAPE '1,2,3': expected C,H,W,M,K"),
+        (b"\nic8ih8oc8kh9 # large\n", "line 2: expected filters within the padded map of 8x8"),
+        (b"1,2,3\n", "line 1: expected C,H,W,M,K"),
 
         (b"\xff\xfe", "expected convolutions, one per line, found text that is not UTF-8"),
-        (b"#" * ((1 << 20) + 1), "at most 1,048,576 bytes"),
+        (b"#" * ((1 << 24) + 1), "at most 16,777,216 bytes"),
         (b"--dt=s8 ic8ih8oc8kh3\nic8id8oc8kd3", "found s8 operands; 1 more unsupported"),
     ],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -305,7 +306,25 @@ def _require_combinable(ctx: click.Context, flag: str) -> None:
             raise LenetError(f"{names[flag]}: cannot be combined with {shown}; {only}")
 
 
-@click.command(cls=Command)
+# The first option of a line of benchdnn's, or the whole line as one word.
+_PASTED = re.compile(r"--|--(de)?conv|--?[a-z]\S*\s(.*\s)?_*(g|mb|[iok][cdhw])\d+_*[a-z]+\d\S*")
+
+
+class _Conv(Command):
+    """A command that also accepts benchdnn's options as SHAPE, quoted or word by word."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Move a line of benchdnn's that begins with options behind a `--`."""
+        first = next((at for at, arg in enumerate(args) if _PASTED.fullmatch(arg)), len(args))
+        if args[first:] and args[first] != "--":
+            after = (at for at in range(first, len(args)) if not re.fullmatch(r"-\S*", args[at]))
+            end = next(after, len(args)) + 1
+            first -= first > 0 and args[first - 1].endswith(("benchdnn", "benchdnn.exe"))
+            args = [*args[:first], *args[end:], "--", " ".join(args[first:end])]
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Conv)
 @declared("conv")
 @click.pass_context
 def conv(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:

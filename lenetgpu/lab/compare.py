@@ -31,7 +31,7 @@ from lenetgpu.measure.power import WATCHED_S, watch_all
 from lenetgpu.measure.regression import check_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings, ceilings
 from lenetgpu.measure.rounds import LEAST_ROUNDS, Comparison, Effort, Say, compare
-from lenetgpu.measure.statistics import LEAST, MARGIN, SYSTEMATIC
+from lenetgpu.measure.statistics import LEAST, MARGIN, SINGLE, SYSTEMATIC
 from lenetgpu.measure.timing import profile
 from lenetgpu.papers.course import IMAGES, layout_rows
 from lenetgpu.papers.course_counters import counted_rows
@@ -64,13 +64,14 @@ def judged(entry: Mapping[str, Any]) -> dict[str, Any]:
 def legend(baseline: str, rounds: int) -> str:
     """Return an explanation of a comparison's ratios, intervals and verdicts."""
     if rounds < LEAST:
-        return f"ratio: time divided by that of {baseline}; single samples give no verdict"
+        return f"ratio: time divided by that of {baseline}; a single sample may be {SINGLE:.0%} off"
+    return f"ratio: time divided by that of {baseline}; single samples may be off by {SINGLE:.0%}"
     return (
         f"ratio: time divided by that of {baseline} in the same round; median of {rounds:,} "
         "rounds, not the ratio of the medians. low to high: interval that contains the ratio of a "
         f"second run 19 times out of 20, widened by {SYSTEMATIC:.0%} on each side for differences "
         f"between processes. same: the interval lies within {MARGIN:.0%} of 1. undecided: it "
-        f"contains 1 but extends further, or there are fewer than {LEAST} samples."
+        f"contains 1 but extends further. Fewer than {LEAST} samples may be off by {SINGLE:.0%}."
     )
 
 

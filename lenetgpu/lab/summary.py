@@ -56,13 +56,9 @@ def stage_parts(outcome: Outcome) -> Iterator[Part]:
     passes = len(outcome.rows[0].samples)
     title = f"{_images(outcome)}, plan {outcome.plan.name}, medians of {passes} passes"
     yield Table(STAGE, shown, title)
-    names = above(rows)
-    if names and outcome.limits is not None:
-        verb = "is" if len(names) == 1 else "are"
-        yield (
-            f"note: {', '.join(names)} {verb} above a ceiling measured {outcome.limits.date}: "
-            "data in a cache moves faster than the memory copy that measures the ceiling"
-        )
+    for name, cause in above(rows).items():
+        if outcome.limits is not None:
+            yield f"note: {name} is above a ceiling measured {outcome.limits.date}: {cause}"
 
 
 def _images(outcome: Outcome) -> str:

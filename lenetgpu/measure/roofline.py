@@ -31,6 +31,11 @@ _REPEATS = {"cuda": 7, "cpu": 25}
 _KIND, _LOADED = "ceilings", 0.5
 _TENSOR_PRECISIONS = ("fp16", "fp16x3", "tf32x3", "fp16w", "int8", "int8s", "tf32")
 
+_CAUSES = {
+    "compute": "another clock or load, or fewer operations than are counted, as Winograd needs",
+    "memory": "a cache is faster than the memory copy that measures it",
+}
+
 
 @dataclass(frozen=True)
 class Ceilings:
@@ -43,7 +48,7 @@ class Ceilings:
     date: str = ""  # ISO
     cores: int = 0  # of a CPU
     driver: int = 0  # CUDA's
-    confirmed: bool = False  # measured again because of a share above 1
+    confirmed: bool = False  # measured again by `infer` or `profile` for a share above 1
     load: float = 0.0  # as `load_on`
 
     def sound(self) -> bool:
@@ -179,6 +184,6 @@ def confirmed(device: str, limits: Ceilings) -> Ceilings:
     return better
 
 
-def above(rows: list[dict[str, Any]]) -> list[str]:
-    """Return names of the stage rows whose share of the roofline is above 1."""
-    return [row["name"] for row in rows if (row["roofline"] or 0.0) > 1.0]
+def above(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Return names of the stage rows whose share of the roofline is above 1, with the cause."""
+    return {row["name"]: _CAUSES[row["bound"]] for row in rows if (row["roofline"] or 0.0) > 1.0}

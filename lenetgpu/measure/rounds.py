@@ -112,15 +112,11 @@ class Comparison:
         return self._over_base(candidate, drift)
 
     def verdict(self, candidate: Candidate) -> str | None:
-        """Return `baseline`, or the verdict of the ratio, if any; `undecided` with few samples."""
+        """Return `baseline`, or the verdict of the ratio, if any."""
         ratio, base = self.ratio(candidate), self.base
         if ratio is None or base is None:
             return None
-        if candidate is base:
-            return "baseline"
-        if min(len(candidate.samples), len(base.samples)) < LEAST_ROUNDS:
-            return "undecided"
-        return ratio.verdict()
+        return "baseline" if candidate is base else ratio.verdict()
 
     def _over_base(self, candidate: Candidate, drift: float) -> Interval | None:
         base = self.base

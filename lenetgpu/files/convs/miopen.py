@@ -11,7 +11,7 @@ from dataclasses import replace
 from lenetgpu.errors import LenetError
 from lenetgpu.files.convs.described import Given, convolution
 
-DRIVER = re.compile(r"(?<!\S)\S*MIOpenDriver(\s|$)")
+DRIVER = re.compile(r"(?<!\S)\S*MIOpenDriver(\.exe)?(\s|$)")
 _SIZES = {
     "n": ("batchsize", 100), "c": ("in_channels", 3), "H": ("in_h", 32), "W": ("in_w", 32),
     "k": ("out_channels", 32), "y": ("fil_h", 3), "x": ("fil_w", 3), "u": ("conv_stride_h", 1),

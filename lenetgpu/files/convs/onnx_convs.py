@@ -4,6 +4,7 @@ Nothing is run, no weights are read, and no other file is opened.
 """
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -28,15 +29,19 @@ _AUTO = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 _SIDES, _BIAS = 2, 2
 
 
-def read(path: Path, batch: int | None, epilogue: bool = False) -> list[Given]:
+def read(
+    path: Path, batch: int | None, epilogue: bool = False, inputs: Sequence[str] = ()
+) -> list[Given]:
     """Return every convolution of a model for `batch` images, or for the model's own batch.
 
-    An open batch counts as 1. With `epilogue` they have their bias, and ReLU if nothing else
-    reads their sums. Raises LenetError if the file is damaged or has no convolutions.
+    An open batch counts as 1; `inputs` gives open sizes of the model's inputs, as x:1x3x224x224.
+    With `epilogue` they have their bias, and ReLU if nothing else reads their sums. Raises
+    LenetError if the file is damaged or has no convolutions, or if an input does not match.
     """
     require_extra(str(path), "onnx", "models")
     with open_regular(path, EXPECTED) as raw, open(raw.fileno(), "rb", closefd=False) as file:
         model = onnx_parse.parsed(path, file, os.fstat(raw.fileno()).st_size, onnx_parse.STRUCTURE)
+    _set_sizes(path, model, inputs)
     try:
         convolutions = list(_Graph(path, model, batch, epilogue).convolutions())
     except LenetError:
@@ -46,6 +51,21 @@ def read(path: Path, batch: int | None, epilogue: bool = False) -> list[Given]:
     if not convolutions:
         raise LenetError(f"{path}: expected a model with convolutions, found none")
     return convolutions
+
+
+def _set_sizes(path: Path, model: Any, inputs: Sequence[str]) -> None:
+    """Set the open sizes of a model's inputs; LenetError for an unknown input or other sizes."""
+    shapes = {value.name: value.type.tensor_type.shape for value in model.graph.input}
+    own = {name: [dim.dim_value or "?" for dim in shape.dim] for name, shape in shapes.items()}
+    for text in inputs:
+        name, _, sizes = text.rpartition(":")
+        form = "x".join(map(str, own.get(name) or ["?(x?)*"])).replace("?", "[1-9][0-9]{0,8}")
+        if name not in own or not re.fullmatch(form, sizes):
+            known = ", ".join(f"{name}:{'x'.join(map(str, dims))}" for name, dims in own.items())
+            raise unexpected(f"{path}, --input", known, text)
+        del shapes[name].dim[:]
+        for size in sizes.split("x"):
+            shapes[name].dim.add(dim_value=int(size))
 
 
 class _Graph:
@@ -89,7 +109,7 @@ class _Graph:
         if unknown is not None:
             return _refused(node, *others, f"its sizes are open after {self._why_open(unknown)}")
         size, filters = (self._size(name) or [] for name in names)
-        if len(size) != _SIDES + 2:
+        if len(size) not in (_SIDES + 1, _SIDES + 2):
             return _refused(node, *others, f"{len(size) - 2} spatial dimensions")
         problem = _convolution(where, size, filters, attributes(node))
         if filters[1] != problem.each[0]:
@@ -119,29 +139,33 @@ class _Graph:
             if value.name == name:
                 dims = value.type.tensor_type.shape.dim
                 shown = [str(d.dim_value or d.dim_param or "?") for d in dims]
-                return f"input {name} of ({', '.join(shown)})"
+                return f"input {name} of ({', '.join(shown)}); set them with --input"
         return "what nothing makes before"
 
 
 def _convolution(
     where: str, size: Sequence[int], filters: Sequence[int], given: dict[str, Any]
 ) -> Conv:
-    (images, c, h, w), m, sides = size, filters[0], list(filters[2:])
-    strides, dilation = given.get("strides") or [1, 1], given.get("dilations") or [1, 1]
-    pads, auto = given.get("pads") or [0] * 4, given.get("auto_pad", "NOTSET")
+    (images, c, *extent), m, sides = size, filters[0], list(filters[2:])
+    count, auto = len(extent), given.get("auto_pad", "NOTSET")
+    strides, dilation = ([*(given.get(of) or [1] * count)] for of in ("strides", "dilations"))
+    pads, kernel = [*(given.get("pads") or [0] * 2 * count)], given.get("kernel_shape") or sides
     wrong = None
-    if any(len(p) != _SIDES for p in (strides, dilation, sides)) or len(pads) != 2 * _SIDES:
+    if any(len(p) != count for p in (strides, dilation, sides)) or len(pads) != 2 * count:
         wrong = "lists of another length"
     elif min(*strides, *dilation, *sides) < 1 or min(pads) < 0:
         wrong = "numbers that are too small"
-    elif list(given.get("kernel_shape") or sides) != sides:
+    elif list(kernel) != sides:
         wrong = "a kernel_shape that its filters do not have"
     elif auto not in _AUTO:
         wrong = f"auto_pad {auto}"
     if wrong is not None:
         raise LenetError(f"{where}: expected a convolution's attributes, found {wrong}")
+    if count < _SIDES:  # one row, as in a descriptor of columns only
+        extent, sides, strides, dilation = ([1, *of] for of in (extent, sides, strides, dilation))
+        pads = [0, pads[0], 0, pads[1]]
     out, before = [], []
-    for at, (n, k, stride, far) in enumerate(zip(size[2:], sides, strides, dilation, strict=True)):
+    for at, (n, k, stride, far) in enumerate(zip(extent, sides, strides, dilation, strict=True)):
         span, both = (k - 1) * far + 1, (pads[at], pads[_SIDES + at])
         if auto == "VALID":
             both = (0, 0)
@@ -153,7 +177,7 @@ def _convolution(
         before.append(both[0])
     groups = int(given.get("group", 1))
     pairs = (tuple(sides), tuple(out), tuple(strides), tuple(before), tuple(dilation))
-    return convolution(where, (images, h, w, c, m), *pairs, groups)  # type: ignore[arg-type]
+    return convolution(where, (images, *extent, c, m), *pairs, groups)  # type: ignore[arg-type]
 
 
 def _name(node: Any) -> str:

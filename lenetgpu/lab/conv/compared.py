@@ -14,7 +14,7 @@ from lenetgpu.lab import charts
 from lenetgpu.lab.compare import CompareOutcome, RegressionCheck, open_device
 from lenetgpu.lab.conv.document import case_json, network_json, shape_text, suite_json, summary_json
 from lenetgpu.lab.conv.explain import explained, ladder, named
-from lenetgpu.lab.conv.request import ConvRequest, add_commands, check_size, command_of, rows_to_run
+from lenetgpu.lab.conv.request import ConvRequest, add_commands, checkable, command_of, rows_to_run
 from lenetgpu.lab.conv.tuning import note, tilings, tune, tuning
 from lenetgpu.measure import plugins
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
@@ -62,7 +62,6 @@ def _named(name: str, device: str) -> Variant | None:
 def run_conv(request: ConvRequest, say: Say) -> CompareOutcome:
     """Check and time the requested convolutions; raise LenetError for bad input."""
     suite, rows = rows_to_run(request)
-    shapes = [row for row in rows if isinstance(row, Shape)]
     if request.tune:
         request = tuning(request)
     available, _ = choose_device(request.device)
@@ -75,7 +74,8 @@ def run_conv(request: ConvRequest, say: Say) -> CompareOutcome:
     if request.baseline and (added := _named(request.baseline, device)) is not None:
         selected = [v for v in variants("conv", device) if v in selected or v == added]
     if selected or user_variants:
-        check_size(shapes, device)
+        rows = checkable(request, rows, device)
+    shapes = [row for row in rows if isinstance(row, Shape)]
     gpu, limits = open_device(request.device, say)
     peer = peer_version(device) if selected and not request.tune else None
     name = NAMES[device] if peer else None
@@ -184,7 +184,7 @@ class _Run:
                 document["interrupted"] = True
                 break
             except MemoryError as error:
-                if not document["cases"]:
+                if not document["cases"] and shape is shapes[-1]:
                     raise
                 why = f"requires more memory: {first_line(error)}"
                 document["left_out"].append({"label": shape.label, "why": why})

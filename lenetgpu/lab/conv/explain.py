@@ -26,7 +26,7 @@ Rows = list[tuple[str, str]]
 
 
 def floor_rows(problem: Conv, n: int, limits: Ceilings) -> Rows:
-    """Return work, bytes, intensity, and the least times by arithmetic and bytes on this device."""
+    """Return work, bytes, intensity, and the least times by arithmetic and bytes at `limits`."""
     flop, moved = problem.flop(n), problem.bytes(n)
     compute, memory = flop / limits.fma_tflops / 1e6, moved / limits.copy_gbs / 1e3  # microseconds
     bound = "arithmetic" if compute >= memory else "bytes"
@@ -138,7 +138,10 @@ def explained(
 ) -> list[dict[str, Any]]:
     """Return the `explanation` of a case; `ran`: variants on this host's GPU, None without one."""
     machine = machines.current() if request.machine is None else machines.known(request.machine)
-    sections = [("the shape", floor_rows(shape.problem, shape.batch, limits))]
+    if request.machine is not None:  # its own peaks, not those measured on this device
+        fma = 2 * machine.multiprocessors * machine.cores * machine.clock_mhz / 1e6
+        limits = Ceilings(machine.name, machine.bandwidth_gbs, fma, 0.0)
+    sections = [(f"the shape on {limits.device}", floor_rows(shape.problem, shape.batch, limits))]
     if request.machine is None and ran is not None:
         measured = _try_rows(latency_rows, partial(latency.measured, machine), machine)
         sections.insert(0, ("latency, measured here", measured))

@@ -3,15 +3,16 @@
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lenetgpu.check.reference import CHECK_IMAGES
 from lenetgpu.dispatch.algorithms import TILED
 from lenetgpu.errors import LenetError, choose
-from lenetgpu.files.convs import benchdnn, miopen
+from lenetgpu.files.convs import benchdnn, miopen, verbose
 from lenetgpu.files.convs.described import Given, convolution, require_countable
 from lenetgpu.files.regular import read_whole
 from lenetgpu.gpu import machines
@@ -23,7 +24,7 @@ from lenetgpu.problems import ITEM_BYTES, Conv
 
 SHAPE = "C,H,W,M,K[,stride[,pad]]"
 _OURS = re.compile("N,N,N,N,N(?:xN)?(?:,N(?:,N)?)?".replace("N", r"\s*(-?[0-9]{1,9})\s*"))
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 1 << 24
 _MOST_ELEMENTS = 256**2  # of a filter: the check's float64 sum adds them one by one
 _MOST_CHECKED = 2 * 10**12  # FLOP of the check on a CPU: some minutes
 
@@ -44,6 +45,7 @@ class ConvRequest(Asked):
     batch: int | None = None
     lines: Path | None = None  # a file with one convolution per line
     model: Path | None = None  # an ONNX model
+    inputs: tuple[str, ...] = ()  # the model's, as NAME:1x3x224x224
     bias: bool = False  # add one to every convolution; relu: likewise
     relu: bool = False
     dtype: str | None = None
@@ -67,16 +69,15 @@ class ConvRequest(Asked):
 
 def is_ours(text: str) -> bool:
     """Return True if SHAPE is in our own form, not another tool's line."""
-    return not miopen.DRIVER.search(text) and not benchdnn.BEGINS.match(text.strip())
+    others = (miopen.DRIVER.search, verbose.LINE.search, benchdnn.BEGINS.match)
+    return not any(begins(text.strip()) for begins in others)
 
 
 def parse_shape(text: str, epilogue: bool = False) -> Given:
     """Return SHAPE's convolution, with its bias if `epilogue`; LenetError if it is invalid."""
-    if not is_ours(text):
-        given = miopen.read(text) if miopen.DRIVER.search(text) else benchdnn.read(text)
-        if epilogue or given.problem is None:
-            return given
-        return replace(given, problem=replace(given.problem, bias=False))
+    given = None if is_ours(text) else _others_line(text, epilogue)
+    if given is not None:
+        return given
     where, match = f"SHAPE {text!r}", _OURS.fullmatch(text)
     if match is None:
         raise LenetError(f"{where}: expected {SHAPE} as integers, such as 64,56,56,64,3,1,1")
@@ -84,6 +85,19 @@ def parse_shape(text: str, epilogue: bool = False) -> Given:
     c, h, w, m, rows = map(int, sizes)
     sides, by, around = (rows, int(columns or rows)), int(stride or 1), int(pad or 0)
     return Given(convolution(where, (1, h, w, c, m), sides, stride=(by, by), pad=(around, around)))
+
+
+def _others_line(text: str, epilogue: bool, knobs: dict[str, str] | None = None) -> Given | None:
+    """Return the convolution of another tool's line; None if it has knobs or events only."""
+    if miopen.DRIVER.search(text):
+        given: Given | None = miopen.read(text)
+    elif verbose.LINE.search(text):
+        given = verbose.read(text)
+    else:
+        given = benchdnn.read(text, knobs)
+    if epilogue or given is None or given.problem is None:
+        return given
+    return replace(given, problem=replace(given.problem, bias=False))
 
 
 def shape_of(text: str) -> Shape:
@@ -94,24 +108,31 @@ def shape_of(text: str) -> Shape:
     raise LenetError(f"{text}: expected a supported convolution, found {row.why}")
 
 
-def from_file(path: Path, epilogue: bool) -> Iterator[Given]:
-    """Yield a file's convolutions, one per line or # comment; LenetError for an invalid line."""
+def from_file(path: Path, epilogue: bool) -> list[Given]:
+    """Return a file's convolutions, one per line; an invalid line has no problem but a reason.
+
+    A # after white space begins a comment. Raises LenetError if no line is a convolution.
+    """
     content = "convolutions, one per line"
     data = read_whole(path, f"a file of {content}", _MOST_BYTES, content)
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise LenetError(f"{path}: expected {content}, found text that is not UTF-8") from error
-    numbered = {n: line.strip() for n, line in enumerate(lines, 1)}
-    shapes = {n: line for n, line in numbered.items() if line and not line.startswith("#")}
-    if not shapes:
-        raise LenetError(f"{path}: expected {content}, found none")
-    for number, line in shapes.items():
+    found, knobs = list[Given](), dict[str, str]()
+    for number, text in enumerate(lines, 1):
+        line = re.sub(r"(^|\s)#.*", "", text).strip()
+        if not line:
+            continue
         try:
-            given = parse_shape(line, epilogue)
+            given = _others_line(line, epilogue, knobs) if not is_ours(line) else parse_shape(line)
         except LenetError as error:
-            raise LenetError(f"{path}, line {number}: {error}") from error
-        yield replace(given, name=given.name or f"line {number}")
+            given = Given(None, others=("expected" + str(error).partition(": expected")[2],))
+        if given is not None:
+            found.append(replace(given, name=given.name or f"line {number}"))
+    if not found:
+        raise LenetError(f"{path}: expected {content}, found none")
+    return found
 
 
 def rows_of(convolutions: Iterable[Given]) -> tuple[Row, ...]:
@@ -158,7 +179,7 @@ def _of_others(request: ConvRequest) -> tuple[Suite | None, tuple[Row, ...]]:
         from lenetgpu.files.convs import onnx_convs
 
         assert request.model is not None
-        source = onnx_convs.read(request.model, batch, request.epilogue)
+        source = onnx_convs.read(request.model, batch, request.epilogue, request.inputs)
         batch = None  # `read` has applied it
     given = []
     for one in source:
@@ -176,17 +197,36 @@ def _of_others(request: ConvRequest) -> tuple[Suite | None, tuple[Row, ...]]:
     return Suite("", title, (), (), "", rows, notes=(note,), source=str(path)), rows
 
 
-def check_size(shapes: list[Shape], device: str) -> None:
+def check_size(problem: Conv, images: int, where: str, device: str) -> None:
     """Raise LenetError if a float64 reference would take hours on `device` ("cpu" or "cuda")."""
-    for shape in shapes:
-        problem, flop = shape.problem, shape.problem.flop(min(shape.batch, CHECK_IMAGES))
-        where = f"conv {shape_text(problem)}, batch {shape.batch}"
-        if problem.R * problem.S > _MOST_ELEMENTS:
-            expected = f"expected filters of at most {_MOST_ELEMENTS:,} elements"
-            raise LenetError(f"{where}: {expected}, found {problem.R:,}x{problem.S:,}")
-        if device == "cpu" and flop > _MOST_CHECKED:
-            expected = f"expected at most {_MOST_CHECKED:.0e} operations to check on a CPU"
-            raise LenetError(f"{where}: {expected}, found {flop:.1e}")
+    flop = problem.flop(min(images, CHECK_IMAGES))
+    if problem.R * problem.S > _MOST_ELEMENTS:
+        expected = f"expected filters of at most {_MOST_ELEMENTS:,} elements"
+        raise LenetError(f"{where}: {expected}, found {problem.R:,}x{problem.S:,}")
+    if device == "cpu" and flop > _MOST_CHECKED:
+        expected = f"expected at most {_MOST_CHECKED:.0e} operations to check on a CPU"
+        raise LenetError(f"{where}: {expected}, found {flop:.1e}")
+
+
+def checkable(request: ConvRequest, rows: list[Row], device: str) -> list[Row]:
+    """Return `rows`; those of a file or model that `check_size` refuses become unsupported."""
+    return _require_supported(_fitting(request, rows, partial(check_size, device=device)))
+
+
+def _fitting(request: ConvRequest, rows: Iterable[Row], check: Callable[..., None]) -> list[Row]:
+    fits = list[Row]()
+    for row in rows:
+        try:
+            if isinstance(row, Shape):
+                where = f"conv {shape_text(row.problem)}, batch {row.batch}"
+                check(row.problem, row.batch, where)
+        except LenetError as error:
+            if not (request.lines or request.model):
+                raise
+            why = str(error).partition(": ")[2]
+            row = Unsupported(row.label, row.problem, row.batch, why, row.count)
+        fits.append(row)
+    return fits
 
 
 def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
@@ -202,6 +242,8 @@ def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
         one = "only one" if given else "one"
         raise LenetError(f"conv: give {one} of {', '.join(others)} or {last}{found}")
     request.images(1)
+    if request.inputs and request.model is None:
+        raise LenetError("--input: requires --model; add it")
     if request.dtype not in (None, *ITEM_BYTES):
         hint = choose(str(request.dtype), ITEM_BYTES)
         raise LenetError(f"dtype {request.dtype!r} does not exist; {hint}")
@@ -212,11 +254,7 @@ def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
             "use --bias and --relu for it"
         )
     suite, rows = _of_others(request) if request.suite is None else _of_suite(request)
-    for row in rows:
-        if row.problem is not None:
-            where = shape_text(row.problem) if isinstance(row, Shape) else row.label
-            require_countable(row.problem, row.batch, f"conv {where}, batch {row.batch}")
-    return suite, list(rows)
+    return suite, _fitting(request, rows, require_countable)
 
 
 def rows_to_run(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
@@ -227,12 +265,17 @@ def rows_to_run(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
         if not request.explain:
             raise LenetError(f"--as {request.machine}: requires --explain; add it")
     suite, rows = rows_asked(request)
+    return suite, _require_supported(rows)
+
+
+def _require_supported(rows: list[Row]) -> list[Row]:
+    """Return `rows`; raise LenetError with the first reason unless one is supported."""
     first = rows[0]
     if isinstance(first, Unsupported) and not any(isinstance(row, Shape) for row in rows):
         more = f"; {len(rows) - 1} more unsupported" if len(rows) > 1 else ""
-        expected = f"expected a supported convolution, found {first.why}{more}"
-        raise LenetError(f"conv {first.label}: {expected}")
-    return suite, rows
+        why = re.sub("^(?!expected)", "expected a supported convolution, found ", first.why)
+        raise LenetError(f"conv {first.label}: {why}{more}")
+    return rows
 
 
 def command_of(request: ConvRequest, row: Row, only: str | None = None) -> str | None:
