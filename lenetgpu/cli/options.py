@@ -105,6 +105,7 @@ _BY_NAME: dict[str, Find] = {
     "new": _of("stages.registry", lambda m: ((kind, "a kind of stage") for kind in m.KINDS)),
     "only": _candidates,
     "plan": _plans,
+    "polarity": _of("files.orientation", lambda m: ((word, "") for word in m.POLARITIES)),
     "precision": _of("plan", lambda m: ((name, "") for name in m.AUTO_PLANS)),
     "baseline": _candidates,
     "stage": _of("lab.listing", lambda m: ((w, f"kind {kind}") for w, kind in m.kinds().items())),

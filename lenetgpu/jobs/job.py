@@ -12,6 +12,7 @@ from typing import Any
 
 from lenetgpu import __version__
 from lenetgpu.errors import LenetError, unexpected
+from lenetgpu.files.orientation import AUTO, BLACK, Orientation
 from lenetgpu.jobs.inputs import Input
 from lenetgpu.store import json_text
 
@@ -70,7 +71,14 @@ class Job:
     scores: bool = False
     void: tuple[int, ...] = ()  # indices of replaced inputs: they keep numbers, but have no shards
     as_is: bool = False  # pictures are not prepared
+    inverted: bool = False  # stored images are black on white
+    transposed: bool = False
     id: str = ""  # random, so that a job begun again in the same folder has another
+
+    @property
+    def orientation(self) -> Orientation:
+        """Orientation of the stored images."""
+        return Orientation(BLACK if self.inverted else AUTO, self.transposed)
 
     @cached_property
     def pictures(self) -> bool:
@@ -183,7 +191,7 @@ def of_header(path: Path, document: Any) -> Job:
 
 _WORDS = {"digest": "weights", "form": "files of", "size": "shards of", "scores": "scores"}
 _WORDS |= {"as_is": "pictures as they are"}
-_WORDS |= {name: name for name in ("plan", "precision", "device")}
+_WORDS |= {name: name for name in ("plan", "precision", "device", "inverted", "transposed")}
 
 
 def require_same(folder: Path, begun: Job, requested: Job) -> None:

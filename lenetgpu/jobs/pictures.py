@@ -16,6 +16,7 @@ from typing import Any
 from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.forms import NO_LABEL
+from lenetgpu.files.orientation import Orientation
 from lenetgpu.files.reading import Source
 from lenetgpu.jobs import expecting
 from lenetgpu.pictures import read_digit
@@ -105,9 +106,18 @@ class PictureSource(Source):
     black. Raises LenetError if a picture changed since it was listed.
     """
 
-    def __init__(self, path: Path, known: str, lo: int, hi: int, as_is: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        known: str,
+        lo: int,
+        hi: int,
+        as_is: bool,
+        orientation: Orientation,
+    ) -> None:
         super().__init__(str(path), "uint8", None, range(lo, hi))
-        self._records, self._as_is = PictureList(path, known).records(lo, hi), as_is
+        self._records = PictureList(path, known).records(lo, hi)
+        self._as_is, self._orientation = as_is, orientation
         self.names = [name for *_, name in self._records]  # paths
         self.reasons: dict[int, str] = {}  # errors of black pictures, by index from 0
 
@@ -120,7 +130,7 @@ class PictureSource(Source):
         size, changed, path = self._records[index]
         pixels: Any = 0
         try:
-            pixels = read_digit(path, self._as_is).pixels
+            pixels = self._orientation.apply(read_digit(path, self._as_is).pixels)
         except LenetError as error:
             if _is_transient(error) and _facts(path) == (size, changed):
                 raise

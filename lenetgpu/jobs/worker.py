@@ -220,7 +220,7 @@ class Worker:
         if shard.input.pictures:
             return opened(self.folder, self.job, shard)
         if shard.more:
-            return _merged_images(shard)
+            return _merged_images(shard, self.job)
         require_known(shard)
         available = self._files[-1].selection if self._files else range(0)
         if (
@@ -228,7 +228,7 @@ class Worker:
             or not available.start <= shard.lo < shard.hi <= available.stop
         ):
             path, most = Path(shard.input.path), max(len(shard), _OPEN)
-            self._files.append(open_source(path, shard.lo, most))
+            self._files.append(self.job.orientation.source(open_source(path, shard.lo, most)))
             self._source_input = shard.input
         return self._files[-1].part(shard.lo - self._files[-1].selection.start, len(shard))
 
@@ -285,9 +285,11 @@ def opened(folder: Path, job: Job, shard: Shard) -> Source:
     """Open a shard of one input; raise LenetError if its file or list is damaged or has changed."""
     entry = shard.input
     if entry.pictures:
-        return PictureSource(folder / entry.path, entry.fingerprint, shard.lo, shard.hi, job.as_is)
+        orientation = job.orientation.of_pictures(job.as_is)
+        listed = folder / entry.path, entry.fingerprint
+        return PictureSource(*listed, shard.lo, shard.hi, job.as_is, orientation)
     require_known(shard)
-    return open_source(Path(entry.path), shard.lo, len(shard))
+    return job.orientation.source(open_source(Path(entry.path), shard.lo, len(shard)))
 
 
 def require_known(shard: Shard) -> None:
@@ -298,7 +300,7 @@ def require_known(shard: Shard) -> None:
         raise unexpected(path, "the file with which the job started", found)
 
 
-def _merged_images(shard: Shard) -> Source:
+def _merged_images(shard: Shard, job: Job) -> Source:
     """Return the images of several small files, in memory; raise LenetError as `opened` does."""
     import numpy as np
 
@@ -315,7 +317,7 @@ def _merged_images(shard: Shard) -> Source:
                     labels[at:end] = np.asarray(source.labels)
         require_known(part)  # unchanged before and while it was read
         at = end
-    return MemorySource(images, labels, shard.input.path)
+    return job.orientation.source(MemorySource(images, labels, shard.input.path))
 
 
 class _Chain(Source):

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +13,8 @@ from lenetgpu.files import assets
 from lenetgpu.files.folders import is_pattern, looks_at
 from lenetgpu.files.forms import FORMS
 from lenetgpu.files.kinds import require_pictures
+from lenetgpu.files.orientation import BLACK
+from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
 from lenetgpu.jobs import manifest
 from lenetgpu.jobs.costs import Predicted
@@ -52,6 +55,8 @@ class ClassifyRequest:
     workers: str | None = None  # None: this process; "N": Dask processes; "cuda": one per GPU
     scheduler: str | None = None  # address of a running Dask cluster
     as_is: bool = False
+    polarity: str = "auto"
+    transpose: bool = False
 
     def check(self) -> None:
         """Raise LenetError if an option has an invalid value."""
@@ -72,7 +77,7 @@ class ClassifyRequest:
     def run(self) -> Request:
         """Return the inference request that each worker runs."""
         weights = Path(self.weights or assets.default_weights()).absolute()
-        names = ("plan", "precision", "device", "threads", "scores")
+        names = "plan", "precision", "device", "threads", "scores", "polarity", "transpose"
         return Request(None, weights, **{name: getattr(self, name) for name in names})
 
 
@@ -99,6 +104,10 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
         if local != request.workers:
             tell(f"workers {local or 'none'}: each needs {SHARE:,} of the {images:,} images to pay")
         with crew(run, local, request.scheduler, request.tries) as workers:
+            if not read.listed and begun is None:
+                # a damaged file is set aside later
+                with suppress(LenetError), open_source(Path(read.inputs[0].path)) as source:
+                    _tell_some(run.orientation.notes(run.orientation.source(source)), tell, "notes")
             unreadable = [entry.sentence for entry in read.bad]
             _tell_some(unreadable, tell, "files that cannot be read")
             if workers.dashboard:
@@ -192,6 +201,8 @@ def _job_of(
         f".{request.form}",
         request.scores,
         as_is=request.as_is,
+        inverted=request.polarity == BLACK,
+        transposed=request.transpose,
         id=os.urandom(8).hex(),
     )
     count = job.count(job.inputs)

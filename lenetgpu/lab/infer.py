@@ -53,6 +53,7 @@ def infer(
             if source is None:
                 data = request.data or assets.default_digits()
                 source = read_early(open_source(data, request.skip, request.limit))
+                source = request.orientation.source(source)
             stack.enter_context(source)
         request.check_labels(source.labels, source.source)
         if request.each and len(source) <= FEW:
@@ -168,10 +169,16 @@ class _Run:
             zero_copy=schedule.zero_copy,
             model=schedule.model,
             streamed=self.images is None,
-            notes=[*engine.notes, *self.runner.notes],
+            notes=[*engine.notes, *self.runner.notes, *self._looks()],
             images=self._pixels() if few else None,
             mistakes=self.writer.found(n) if isinstance(self.writer, MistakeRecorder) else None,
         )
+
+    def _looks(self) -> list[str]:
+        """Return notes on the images' orientation, unless most labels are right."""
+        truth = self.source.labels
+        right = truth is not None and (self.labels[: self.done] == truth[: self.done]).mean() > 0.5
+        return [] if right else self.request.orientation.notes(self.source)
 
     def _classify(self) -> float:
         """Run the labelling pass and return its seconds; finished labels survive Ctrl-C."""

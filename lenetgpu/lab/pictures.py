@@ -72,7 +72,8 @@ def gathered(request: Request, files: Expanded, as_is: bool, advance: Progress) 
     request.check()
     phases = Phases()
     with phases.timed("load"):
-        images = gather(files.paths, as_is, request.skip, request.limit, advance)
+        skip, limit = request.skip, request.limit
+        images = gather(files.paths, as_is, skip, limit, advance, request.orientation)
     images.bad[:0] = files.bad
     images.took_ms = phases["load"]
     return images

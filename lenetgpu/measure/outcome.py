@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.check.mistakes import Gallery, confusion
 from lenetgpu.cpu.threads import MOST_THREADS
 from lenetgpu.errors import LenetError, unexpected
+from lenetgpu.files.orientation import AUTO as AUTO_POLARITY
+from lenetgpu.files.orientation import Orientation
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.plan import AUTO, Plan
@@ -53,10 +55,17 @@ class Request:
     min_accuracy: float | None = None
     repeat: int = 0  # passes timed after the one that computes labels
     each: bool = False  # show up to FEW images one by one
+    polarity: str = AUTO_POLARITY
+    transpose: bool = False
 
     def images_a_pass(self, images: int) -> int:
         """Return the images per pass of the pipeline, out of `images` in all."""
         return min(self.batch or DEFAULT_BATCH, images)
+
+    @property
+    def orientation(self) -> Orientation:
+        """Orientation of the stored images."""
+        return Orientation(self.polarity, self.transpose)
 
     @property
     def scored(self) -> bool:
@@ -88,6 +97,7 @@ class Request:
         share = self.min_accuracy
         if share is not None and not 0 <= share <= 1:
             raise LenetError(f"--min-accuracy: expected a share from 0 to 1, found {share:g}")
+        self.orientation.check("--polarity")
         if self.transfers not in TRANSFERS:
             raise unexpected("--transfers", " or ".join(TRANSFERS), repr(self.transfers))
 

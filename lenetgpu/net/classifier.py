@@ -19,6 +19,8 @@ from lenetgpu.arrays import np
 from lenetgpu.cpu.threads import using_threads
 from lenetgpu.cpu.turns import tell_children
 from lenetgpu.errors import LenetError
+from lenetgpu.files.orientation import AS_STORED, SAMPLE, Orientation
+from lenetgpu.files.orientation import AUTO as AUTO_POLARITY
 from lenetgpu.gpu.device import FORKED
 from lenetgpu.gpu.faults import tell, telling
 from lenetgpu.measure.outcome import DEFAULT_BATCH, Request
@@ -44,6 +46,7 @@ Finish = Callable[[Any, Any, Any], Any]
 # (NumPy or CuPy, labels (n,) int32, scores (n, 10) float32 or None) to one result or several
 _AHEAD = 2  # batches that `stream` requests in advance
 _SINGLES = {(1, *form) for form in FORMS}
+_LOOKS = 8  # calls whose images are looked at, up to one of SAMPLE
 _MOST = 1 << 20  # images per pass, larger than any chunk
 
 
@@ -65,13 +68,18 @@ class LeNet:
     child a CPU net works, a GPU net raises LenetError.
     """
 
-    def __init__(self, engine: Engine, single: Single | None = None) -> None:
+    def __init__(
+        self, engine: Engine, single: Single | None = None, orientation: Orientation = AS_STORED
+    ) -> None:
         self._engine, self._single, self._making = engine, single, threading.Lock()
         self._index = engine.index
         self._pools: dict[Key, Pool] = {}
         self._on_gpu: dict[Key, DeviceRunner] = {}
         self._batch = engine.request.images_a_pass(sys.maxsize)
-        self._array, self._pixels, self._refusal = np.ndarray, np.dtype(np.uint8), ""
+        # `_array` is np.ndarray once images take the shortest way: unchanged, and looked at
+        self._array: Any = None
+        self._orientation, self._looks = orientation, _LOOKS
+        self._pixels, self._refusal = np.dtype(np.uint8), ""
         self._made, self._label = np.array, np.int32  # look-ups would slow a short call
         tell_children(self)
 
@@ -92,6 +100,8 @@ class LeNet:
         batch: int = DEFAULT_BATCH,
         threads: int | None = None,
         latency: bool = False,
+        polarity: str = AUTO_POLARITY,
+        transpose: bool = False,
     ) -> LeNet:
         """Return a net ready for uint8 images: plan chosen, compiled and checked on its device.
 
@@ -99,7 +109,9 @@ class LeNet:
         `plan`, `precision`, `device` ("auto", "cpu", "cuda", "cuda:K"): as in `lenetgpu infer`.
         `batch`: images per pass, at most 1,048,576; plan "auto" optimises for it; larger calls
         are split. `threads`: CPU threads of the whole process; None: all available. `latency`:
-        answer single host images by a persistent GPU kernel, in fp32.
+        answer single host images by a persistent GPU kernel, in fp32. `polarity`: "black-on-white"
+        inverts all images; "auto" only warns once if the first ones in host memory look dark on
+        light, or transposed; "white-on-black" does not. `transpose`: swap rows and columns.
 
         Warns if plan "auto" chose a higher precision because the requested one does not fit the
         weights. Raises LenetError if an argument is not available, or the plan is wrong on this
@@ -115,6 +127,8 @@ class LeNet:
         batch = min(_MOST, _whole("batch: expected a whole number of images", batch))
         if threads is not None:
             threads = _whole("threads: expected a whole number", threads)
+        orientation = Orientation(polarity, transpose)
+        orientation.check("polarity")
         request = Request(
             None, file, batch, plan=plan, precision=precision, device=device, threads=threads
         )
@@ -124,7 +138,7 @@ class LeNet:
             for note in engine.notes:
                 warnings.warn(note, stacklevel=2)
             single = Single(engine.gpu, engine.why, engine.weights) if latency else None
-            return cls(engine, single)
+            return cls(engine, single, orientation)
 
     @property
     def plan(self) -> Plan:
@@ -206,7 +220,7 @@ class LeNet:
         """Yield a function per batch that completes it in any thread; the last may raise."""
         try:
             for batch in batches:
-                accepted = accept(batch, self.device)
+                accepted = self._accept(batch)
                 if accepted.home.on_gpu:  # queued here, on the caller's stream
                     yield repeat(self._on_device(accepted, False, _labels)).__next__
                 else:
@@ -233,7 +247,8 @@ class LeNet:
 
     def _many(self, shape: Any) -> bool:
         """Return True if `shape` is that of enough images to copy by threads, of one pass."""
-        return shape[1:] in FORMS and MANY <= shape[0] <= self._batch
+        known = self._array is not None and shape[1:] in FORMS
+        return known and MANY <= shape[0] <= self._batch
 
     def _direct(self, images: Any) -> Any:
         """Return the label of NumPy uint8 (28, 28), or labels of a batch, with least overhead."""
@@ -252,7 +267,7 @@ class LeNet:
         """Queue the labels of a plain device array with least overhead; None for other images."""
         self._require_open()
         assert self._index is not None
-        if (direct := device_images(images, self._index)) is None:
+        if self._orientation.changes or (direct := device_images(images, self._index)) is None:
             return None
         key = (direct.dtype, False)
         runner = self._on_gpu.get(key) or self._device_runner(*key)
@@ -260,7 +275,7 @@ class LeNet:
 
     def _answer(self, images: Any, with_scores: bool, finish: Finish) -> Any:
         self._require_open()
-        accepted = accept(images, self.device, later=self._engine.plan.all_on_gpu)
+        accepted = self._accept(images, self._engine.plan.all_on_gpu)
         if accepted.home.on_gpu:
             return self._on_device(accepted, with_scores, finish)
         with telling():
@@ -268,6 +283,19 @@ class LeNet:
             if exact is not None:
                 return _given(accepted, finish(np, *exact))
             return self._on_host(accepted, accepted.pixels(), with_scores, finish)
+
+    def _accept(self, images: Any, later: bool = False) -> Accepted:
+        """Check images and return them as the network expects them; warn of unlikely ones once."""
+        accepted = accept(images, self.device, later)
+        if self._looks and accepted.count and not accepted.home.on_gpu:
+            raw = accepted.raw[None] if accepted.single else accepted.raw
+            notes = self._orientation.sentences(raw[:SAMPLE])
+            self._looks = 0 if notes or accepted.count >= SAMPLE else self._looks - 1
+            for note in notes:
+                warnings.warn(f"images: {note}", stacklevel=4)
+            if not self._looks and not self._orientation.changes:
+                self._array = np.ndarray
+        return accepted.oriented(self._orientation) if self._orientation.changes else accepted
 
     def _exact(self, accepted: Accepted, with_scores: bool) -> Any:
         """Classify many floats as bytes k if each is some k/255, else return None."""

@@ -8,12 +8,13 @@ of the time of a look-up through `lenetgpu.arrays`.
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
 from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, first_line
+from lenetgpu.files.orientation import Orientation
 from lenetgpu.files.reading import EXPECTED_BRIGHT, FAINTEST, check_memory, first_unfit
 from lenetgpu.gpu.faults import tell, telling
 from lenetgpu.gpu.graph import new_stream
@@ -286,6 +287,12 @@ class Accepted:
         """Raise LenetError naming the first host image that is NaN, outside 0..1 or too faint."""
         if not self.home.on_gpu and self.dtype != "uint8":
             _check_values(self.raw, self.single)
+
+    def oriented(self, orientation: Orientation) -> "Accepted":
+        """Return the images changed as `orientation` asks, on the current stream on a GPU."""
+        self.check()
+        with current(self.home.index), in_order_of(self.home.stream()):
+            return replace(self, raw=orientation.apply(self.raw))
 
     @telling()
     def pixels(self, copied: bool = False) -> Any:

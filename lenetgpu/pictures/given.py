@@ -12,6 +12,7 @@ from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.folders import below, is_pattern, matching
 from lenetgpu.files.kinds import EXPECTED, MOST_BYTES, named_picture
+from lenetgpu.files.orientation import AS_STORED, Orientation
 from lenetgpu.files.reading import MemorySource
 from lenetgpu.files.source import DATA, form_of, open_source
 from lenetgpu.network import PIXEL_SCALE
@@ -128,10 +129,11 @@ def gather(
     skip: int = 0,
     limit: int | None = None,
     advance: Callable[[int, int], None] | None = None,
+    orientation: Orientation = AS_STORED,
 ) -> Gathered:
     """Read the images of all `paths`: `limit` of them (None: all) after the first `skip`.
 
-    Pictures are prepared like MNIST unless `as_is`; data files are used unchanged. A bad file
+    Pictures are prepared like MNIST unless `as_is`; data files have the `orientation`. A bad file
     gives a sentence and counts as one image for `skip`. `advance(read, total)` is called
     before each file.
     """
@@ -146,12 +148,13 @@ def gather(
         try:
             with _file_and_name(path) as (file, name):
                 if form_of(file, EXPECTED) in DATA:
-                    skipped, added = _add_data(gathered, file, name, skip, left)
+                    skipped, added = _add_data(gathered, file, name, skip, left, orientation)
                 else:
                     any_picture = True
                     if not skip:
                         digit, added = read_digit(file, as_is), 1
-                        gathered.add(digit.pixels[None, ..., None], None, [name], digit.notes)
+                        pixels = orientation.of_pictures(as_is).apply(digit.pixels)
+                        gathered.add(pixels[None, ..., None], None, [name], digit.notes)
         except LenetError as error:
             if not skip:
                 gathered.bad.append(str(error))
@@ -161,7 +164,9 @@ def gather(
     return gathered
 
 
-def _add_data(gathered: Gathered, file: Path, name: str, skip: int, most: int) -> tuple[int, int]:
+def _add_data(
+    gathered: Gathered, file: Path, name: str, skip: int, most: int, orientation: Orientation
+) -> tuple[int, int]:
     """Add the images of a data file; return the numbers of skipped and added images."""
     with open_source(file) as source:
         count = len(source)
@@ -171,7 +176,7 @@ def _add_data(gathered: Gathered, file: Path, name: str, skip: int, most: int) -
         with open_source(file, skipped, added) as source:
             dataset = source.whole()
         names = [f"{name}[{number}]" for number in range(skipped, skipped + added)]
-        gathered.add(dataset.images, dataset.labels, names)
+        gathered.add(orientation.apply(dataset.images), dataset.labels, names)
     return skipped, added
 
 
