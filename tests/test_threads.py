@@ -5,10 +5,14 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import terminal
+from threadpoolctl import threadpool_info
 
-from lenetgpu.cpu import threads
+from lenetgpu.cpu import blas, threads
+from lenetgpu.lab.infer import infer
+from lenetgpu.measure.outcome import Request
 
 
 @pytest.fixture
@@ -172,3 +176,37 @@ def test_ctrl_c_while_submitting_waits_for_running_parts(asked, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         threads.parallel_ranges(3, body)
     assert ended == [1]
+
+
+@pytest.mark.parametrize("plan", ["unrolled", "fft"])
+def test_products_of_blas_run_on_the_requested_threads_only(plan, asked, monkeypatch):
+    """BLAS's own threads wait for each other in small products of a batch, ten times too long."""
+    earlier, product, seen = blas_threads(), blas.np.matmul, set()
+
+    def watched(*arrays, **how):
+        seen.add((*blas_threads(), threading.get_ident()))
+        return product(*arrays, **how)
+
+    monkeypatch.setattr(blas.np, "matmul", watched)
+    monkeypatch.setattr(blas, "_LEAST_FLOP", 1)
+    for count in (1, 2):
+        seen.clear()
+        infer(Request(plan=plan, device="cpu", limit=40, threads=count))
+        assert {number for number, _ in seen} == {1}
+        assert len({thread for _, thread in seen}) == count
+    assert blas_threads() == earlier
+
+
+def blas_threads():
+    return [part["num_threads"] for part in threadpool_info() if part["user_api"] == "blas"]
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 3), (1, 7, 9), (9, 2, 1), (0, 3, 2)])
+@pytest.mark.parametrize("batch", [(), (11,), (2,)])
+def test_products_in_parts_are_those_of_numpy(shape, batch, asked, monkeypatch, rng):
+    monkeypatch.setattr(blas, "_LEAST_FLOP", 1)
+    rows, inner, columns = shape
+    a, b = (rng.integers(-9, 9, (*batch, *ends)) for ends in ((rows, inner), (inner, columns)))
+    a, out = a.astype(np.float32), np.full((*batch, rows, columns), np.nan)
+    np.testing.assert_array_equal(blas.matmul(a, b, out), a @ b)
+    np.testing.assert_array_equal(blas.matmul(a, b), out)

@@ -40,8 +40,7 @@ def thread_count() -> int:
 def set_threads(count: int | None) -> None:
     """Use `count` threads from now on, None for `core_count()`; call it before making a pipeline.
 
-    Raises ValueError if `count` is below 1 or above MOST_THREADS. NumPy's BLAS (plan
-    `unrolled`) has its own threads.
+    Raises ValueError if `count` is below 1 or above MOST_THREADS.
     """
     if count is not None and not 1 <= count <= MOST_THREADS:
         limit = "at least 1" if count < 1 else f"at most {MOST_THREADS:,}"

@@ -3,6 +3,7 @@
 from typing import Any
 
 from lenetgpu.arrays import np
+from lenetgpu.cpu.blas import matmul
 from lenetgpu.layouts import widened
 from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.problems import Argmax, Conv, ConvPool, Fc, Pool, Relayout, Scale
@@ -33,7 +34,7 @@ def pool_reference(x: Any, problem: Pool) -> Any:
 
 def fc_reference(x: Any, w: Any, problem: Fc) -> Any:
     """Compute x (N, K) @ w (K, M) in float64, then ReLU if the problem has one: (N, M)."""
-    y = np.asarray(x, np.float64) @ np.asarray(w, np.float64)
+    y = matmul(np.asarray(x, np.float64), np.asarray(w, np.float64))
     return np.maximum(y, 0) if problem.relu else y
 
 
@@ -49,7 +50,7 @@ def conv_reference(x: Any, w: Any, problem: Conv, arrays: Any = None) -> Any:
     """
     import numpy
 
-    np = arrays or numpy
+    np, product = arrays or numpy, matmul if arrays is None else arrays.matmul
     w, *biases = w if problem.bias else (w,)
     x, w, *biases = (widened(np.asarray(tensor)).astype(np.float64) for tensor in (x, w, *biases))
     above, left, below, right = problem.around
@@ -65,7 +66,7 @@ def conv_reference(x: Any, w: Any, problem: Conv, arrays: Any = None) -> Any:
             )
             seen = x[:, rows, columns, :].reshape(-1, groups, channels)
             filters = w[r, s].reshape(channels, groups, maps)
-            y += np.matmul(seen.transpose(1, 0, 2), filters.transpose(1, 0, 2))
+            y += product(seen.transpose(1, 0, 2), filters.transpose(1, 0, 2))
     y = y.transpose(1, 0, 2).reshape(len(x), *problem.out_shape)
     for bias in biases:
         y += bias

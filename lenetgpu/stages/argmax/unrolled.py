@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from lenetgpu.arrays import np
+from lenetgpu.cpu.blas import matmul
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import FLOAT_BYTES, Argmax
@@ -36,7 +37,6 @@ def _prepare(w: None, problem: Argmax, batch: int) -> SimpleNamespace:
         pairs=pairs,
         tally=np.ascontiguousarray(pairs.T),
         most=k - 1 - numbers,
-        numbers=numbers,
         differences=np.empty((chunk, len(first)), np.float32),
         counts=np.empty((chunk, k), np.float32),
         chunk=chunk,
@@ -56,10 +56,10 @@ def blas(x: Any, w: SimpleNamespace, y: Any, problem: Argmax) -> None:
         part = np.clip(x[lo : lo + w.chunk], -most, most)  # infinity times 0 would be NaN
         wins, counts = w.differences[: len(part)], w.counts[: len(part)]
         with np.errstate(over="ignore"):
-            np.matmul(part, w.pairs, out=wins)
+            matmul(part, w.pairs, wins)
         np.greater_equal(wins, 0, out=wins)
-        np.matmul(wins, w.tally, out=counts)
-        y[lo : lo + len(part)] = (counts == w.most).astype(np.float32) @ w.numbers
+        matmul(wins, w.tally, counts)
+        y[lo : lo + len(part)] = (counts == w.most).argmax(axis=1)
 
 
 @cache

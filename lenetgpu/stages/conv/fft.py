@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
+from lenetgpu.cpu.blas import matmul
 from lenetgpu.cpu.memory import require_free
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
@@ -72,7 +73,7 @@ def pocketfft(x: Any, w: CpuSpectrum, y: Any, problem: Conv) -> None:
             part = np.pad(part, ((0, 0), (above, below), (left, right), (0, 0)))
         spectrum = np.fft.rfft2(part, s=w.size, axes=(1, 2))
         by_frequency = spectrum.reshape(n, -1, problem.C).transpose(1, 0, 2)
-        product = np.matmul(by_frequency.astype(np.complex64, copy=False), w.filters)
+        product = matmul(by_frequency.astype(np.complex64, copy=False), w.filters)
         folded = product.transpose(1, 0, 2).reshape(n, rows, columns // 2 + 1, problem.M)
         maps = np.fft.irfft2(folded, s=w.size, axes=(1, 2))
         y[lo : lo + n] = maps[:, : down * problem.OH : down, : across * problem.OW : across]

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
+from lenetgpu.cpu.blas import matmul
 from lenetgpu.cpu.memory import aligned_empty, require_free
 from lenetgpu.gpu.launch import blocks_for, launch, load_module
 from lenetgpu.gpu.machines import Machine
@@ -83,7 +84,7 @@ def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
             by_group = seen.reshape(*seen.shape[:-1], groups, -1)
             np.copyto(w.rows[:, :n], np.moveaxis(by_group, -2, 0))
             rows = w.rows[:, :n].reshape(groups, -1, k)
-            np.matmul(rows, w.matrix, out=out.reshape(-1, groups, maps).transpose(1, 0, 2))
+            matmul(rows, w.matrix, out.reshape(-1, groups, maps).transpose(1, 0, 2))
         w.epilogue.write(out, target)
 
 

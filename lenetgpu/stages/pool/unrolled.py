@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
+from lenetgpu.cpu.blas import matmul
 from lenetgpu.gpu.blas import exact_sgemm
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
@@ -51,7 +52,7 @@ def blas(x: Any, rows: Any, y: Any, problem: Pool) -> None:
         unrolled = used.reshape(_WINDOW, *out.shape)
         for d in range(_WINDOW):
             np.maximum(windows[:, :, d // 2, :, d % 2], 0, out=unrolled[d])
-        np.matmul(_box(np), used.reshape(_WINDOW, -1), out=out.reshape(1, -1))
+        matmul(_box(np), used.reshape(_WINDOW, -1), out.reshape(1, -1))
 
 
 @cache
