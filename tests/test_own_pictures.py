@@ -347,7 +347,7 @@ def test_truncated_files_are_refused(put, form):
     ("data", "found"),
     [
         (b"", "an empty file"), (b"hello", "5 bytes in no known format"),
-        (b"\0\0\0\x18ftypheic\0\0\0\0", "one in HEIC form"), (b"%!PS-Adobe-3.0 EPSF", "PostScript"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0", "in HEIC form"), (b"%!PS-Adobe-3.0 EPSF", "PostScript"),
         (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"), (b"\0\0\1\0\1\0\x10\x10", "8 bytes"),
         (b"8BPS\0\1", "Photoshop"), (b"\xff\x0a\xfa", "JPEG XL"), (b"%PDF-", "PDF"),
         (b"\0\0\0\x1cftypmif1", "HEIF"), (b"\0\0\0\x1cftypavif", "AVIF"), (b"<svg x", "SVG"),

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, first_line, unexpected
+from lenetgpu.files.kinds import foreign
 from lenetgpu.files.models.layouts import by
 from lenetgpu.files.reading import PIXELS, RawSource, Source, check_memory, class_numbers, selected
 from lenetgpu.files.regular import MOST_RATIO, OpenFile, broken, is_gzip, open_regular, unpacking
@@ -31,7 +32,8 @@ class _Header:
             raise unexpected(path, expected, f"only {len(header)} bytes")
         found, self.count, *shape = struct.unpack(f">{2 + len(item)}I", header)
         if found != magic:
-            raise unexpected(path, f"{expected} (magic number {magic})", f"{found}")
+            other = foreign(header, None) or str(found)
+            raise unexpected(path, f"{expected} (magic number {magic})", other)
         if tuple(shape) != item:
             raise unexpected(path, f"{expected} of {by(item)}", by(tuple(shape)))
         if self.count == 0:

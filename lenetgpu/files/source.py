@@ -5,9 +5,9 @@ from math import prod
 from pathlib import Path
 
 from lenetgpu.arrays import Array
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import unexpected
 from lenetgpu.files.idx import open_idx, open_npy
-from lenetgpu.files.kinds import START, kind_of
+from lenetgpu.files.kinds import START, foreign, kind_of
 from lenetgpu.files.reading import Dataset, MemorySource, Source
 from lenetgpu.files.regular import GZIP_MAGIC, MAGIC, start_of
 from lenetgpu.network import IMAGE_SHAPE
@@ -53,12 +53,8 @@ def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
     form = form_of(path, _EXPECTED)
     if form in DATA:
         return DATA[form](path, skip, limit)
-    if form:
-        found = f"a {form} picture, which only `lenetgpu infer` takes"
-    else:
-        size = path.stat().st_size
-        found = f"{size:,} bytes in no known format" if size else "an empty file"
-    raise LenetError(f"{path}: expected {_EXPECTED}, found {found}")
+    found = foreign(start_of(path, _EXPECTED, START), path.stat().st_size)
+    raise unexpected(path, _EXPECTED, f"{found}; only `lenetgpu infer` takes it" if form else found)
 
 
 def load_dataset(path: Path) -> Dataset:

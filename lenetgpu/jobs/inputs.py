@@ -12,8 +12,8 @@ from pathlib import Path
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.folders import below, is_pattern, matching
 from lenetgpu.files.idx import GzipSource, label_file
-from lenetgpu.files.kinds import EXPECTED
-from lenetgpu.files.regular import open_regular
+from lenetgpu.files.kinds import EXPECTED, START, foreign
+from lenetgpu.files.regular import open_regular, start_of
 from lenetgpu.files.source import is_idx, open_source
 from lenetgpu.jobs import expecting
 from lenetgpu.jobs.pictures import LIST, digest, record
@@ -150,8 +150,8 @@ def _facts_and_kind(path: str) -> tuple[os.stat_result, str]:
         raise unexpected(path, "a file to read", "a device or a pipe")
     kind = kind_of_file(path)
     if not kind:
-        found = f"{facts.st_size:,} bytes in no known format" if facts.st_size else "an empty file"
-        raise unexpected(path, EXPECTED, found)
+        start = start_of(Path(path), EXPECTED, START)
+        raise unexpected(path, EXPECTED, foreign(start, facts.st_size))
     return facts, kind
 
 

@@ -16,7 +16,7 @@ from lenetgpu.arrays import np
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.files import assets, sums
 from lenetgpu.files.models import forms
-from lenetgpu.files.regular import GZIP_MAGIC, open_regular
+from lenetgpu.files.regular import MAGIC, start_of
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import about, load_weights
 from lenetgpu.gpu.device import Gpu
@@ -215,12 +215,11 @@ def weight_rows(path: Path) -> list[tuple[str, str]]:
 
 def verified(path: Path) -> str:
     """Read all of a file; return its checksums' result, or raise LenetError if it is damaged."""
-    with open_regular(path, "a file of images, weights or labels") as file:
-        start = file.read(forms.START)
+    start = start_of(path, "a file of images, weights or labels", forms.START)
     plain = start.startswith(_NO_CHECKSUM)
     if forms.form_of(start) is not None:
         return about(path).sums.summary
-    if not plain and not start.startswith(GZIP_MAGIC):
+    if start.startswith(MAGIC):
         from lenetgpu.files.checksums import verify
 
         return verify(path).summary

@@ -20,7 +20,7 @@ from PIL import Image, ImageFile, TiffImagePlugin, TiffTags
 
 from lenetgpu.arrays import Array, np
 from lenetgpu.errors import first_line, unexpected
-from lenetgpu.files.kinds import EXPECTED, MOST_BYTES, START, kind_of, other_kind
+from lenetgpu.files.kinds import EXPECTED, MOST_BYTES, START, foreign, kind_of
 from lenetgpu.files.regular import read_whole
 from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.pictures.masks import SIDE, averaged, averaged_by
@@ -82,9 +82,7 @@ def _read(path: Path, draft: str, planes: Planes) -> tuple[list[Array], list[str
     data = read_whole(path, EXPECTED, MOST_BYTES, "a picture of")
     kind = kind_of(data[:START])
     if kind is None:
-        other = other_kind(data[:START])
-        found = f"one in {other} format" if other else f"{len(data):,} bytes in no known format"
-        raise unexpected(path, EXPECTED, found if data else "an empty file")
+        raise unexpected(path, EXPECTED, foreign(data[:START], len(data)))
     try:
         return _decoded(data, _NAMES.get(kind, kind), draft, planes)
     except RefusedError as error:
