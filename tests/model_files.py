@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from lenetgpu.files.models import forms
@@ -62,6 +63,15 @@ def npz(tensors: dict[str, Any]) -> bytes:
     """Return a file of np.savez_compressed."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **tensors)
+    return buffer.getvalue()
+
+
+def hdf5(arrays: dict[str, Any]) -> bytes:
+    """Return an HDF5 file of datasets; names with slashes make groups."""
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
     return buffer.getvalue()
 
 

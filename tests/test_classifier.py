@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from terminal import run
 
+import lenetgpu
 from lenetgpu import LeNet, LenetError
 from lenetgpu.check.reference import reference_scores
 from lenetgpu.cpu.threads import core_count, set_threads, thread_count
@@ -159,7 +160,9 @@ def test_unsupported_images_are_refused(net, images, words):
         ({"device": "tpu"}, "device 'tpu'"),
         ({"device": "cpu", "batch": "a"}, "batch: expected a whole number of images, found 'a'"),
         ({"device": "cpu", "threads": 1.5}, "threads: expected a whole number, found 1.5"),
-        ({"weights": 3}, "weights: expected the path of a file, found 3"),
+        ({"weights": 3}, r"weights: expected the path of a file, or .*\(\), found 3"),
+        ({"weights": [1] * 999}, r"model.state_dict\(\), found \[1, 1, 1, 1, 1, 1, ...\]$"),
+        ({"weights": {"conv1": 3}}, "weights: expected .*, found int under conv1; save"),
         ({"plan": None}, "plan: expected a plan's name, found None"),
         ({"device": "cpu", "threads": 1_025}, "--threads: expected at most 1,024, found 1,025"),
     ],
@@ -167,6 +170,31 @@ def test_unsupported_images_are_refused(net, images, words):
 def test_invalid_load_arguments_are_refused(options, words):
     with pytest.raises(LenetError, match=words):
         LeNet.load(**options)
+
+
+def test_net_is_made_by_load_only():
+    with pytest.raises(LenetError, match=r"call LeNet.load\(\) instead"):
+        LeNet()
+    assert {"LeNet", "LenetError"} <= set(dir(lenetgpu))
+
+
+def test_weights_may_be_arrays(shipped_weights, digits, reference):
+    """Copies are taken, so that later changes of the arrays have no effect."""
+    arrays = {f"{name}.weight": np.array(w) for name, w in shipped_weights.tensors.items()}
+    with LeNet.load(arrays, device="cpu") as net:
+        for array in arrays.values():
+            array[...] = 0
+        np.testing.assert_array_equal(net(digits), reference[1])
+
+
+def test_labels_of_a_batch_are_ignored(net, digits, reference):
+    labels = np.arange(N)
+    for batch in ([digits, labels], (digits, labels.astype(np.uint8))):
+        np.testing.assert_array_equal(net(batch), reference[1])
+        np.testing.assert_array_equal(next(net.stream([batch])), reference[1])
+    for batch in ([digits, labels[:3]], [digits, labels / 1], [digits, digits[:2]]):
+        with pytest.raises(LenetError, match="rows of equal length"):
+            net(batch)
 
 
 def test_last_load_sets_number_of_threads(monkeypatch):
@@ -287,7 +315,8 @@ def test_torch_input_gives_torch_output(net, digits):
 
     expected, images = net(digits), torch.from_numpy(digits)
     for given in (images, images[:, None], images.flip(0).flip(0), images.float() / 255,
-                  (images.double() / 255).requires_grad_(), images.half() / 255):  # fmt: skip
+                  (images.double() / 255).requires_grad_(), images.half() / 255,
+                  (images / 255).bfloat16(), [images, torch.arange(N)]):  # fmt: skip
         labels, scores = net(given), net.scores(given)
         assert isinstance(labels, torch.Tensor) and labels.dtype == torch.int32
         assert scores.dtype == torch.float32 and not scores.requires_grad
@@ -304,7 +333,6 @@ def test_unsupported_tensors_are_refused(net):
     import torch
 
     for images, words in (
-        (torch.zeros(2, 28, 28, dtype=torch.bfloat16), "found bfloat16"),
         (torch.zeros(2, 28, 28, dtype=torch.int64), "found int64"),
         (torch.zeros(28, 28, device="meta"), "found a tensor on meta"),
         (torch.zeros(28, 28).to_sparse(), "array that can be read, found Tensor"),
@@ -329,8 +357,8 @@ def test_jax_input_gives_jax_output(net, digits):
     assert net(images[0]).shape == () and net.probabilities(images).shape == (N, 10)
     with pytest.raises(LenetError, match="found one that jax.jit is tracing"):
         jax.jit(net)(images)
-    with pytest.raises(LenetError, match="found bfloat16"):
-        net(images.astype(jnp.bfloat16))
+    given = (images / 255).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(np.asarray(net(given)), expected)
 
 
 @pytest.mark.peers

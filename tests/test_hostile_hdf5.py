@@ -216,6 +216,20 @@ def test_file_swapped_after_the_check_is_not_read(tmp_path, monkeypatch, weight_
         load_weights(weight_file)
 
 
+def test_groups_of_weights_stay_in_the_file_and_end(tmp_path):
+    """A group may contain itself; links in groups may lead elsewhere."""
+    path = tmp_path / "x.h5"
+    for name, make, words in (
+        ("again", lambda group: group, "at most 256 objects, 8 deep, found more"),
+        ("outside", lambda group: h5py.ExternalLink("y.h5", "/"), "an external link at /g/outside"),
+    ):
+        with h5py.File(path, "w") as file:
+            group = file.create_group("g")
+            group[name] = make(group)
+        with pytest.raises(LenetError, match=words):
+            load_weights(path)
+
+
 def test_locked_file_is_refused_with_reason(weight_file):
     with weight_file.open("r+b") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -10,7 +10,7 @@ from terminal import refused, run
 from lenetgpu import LenetError
 from lenetgpu.files import assets, checksums, sums
 from lenetgpu.files.convert import convert_weights
-from lenetgpu.files.models import forms
+from lenetgpu.files.models import forms, layouts
 from lenetgpu.files.weights import load_weights
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
@@ -41,9 +41,9 @@ def test_round_trip_reproduces_the_file(tmp_path, ending):
 
 
 @pytest.mark.parametrize("layout", ["ours", "PyTorch's"])
-@pytest.mark.parametrize("form", ["safetensors", "npz"])
+@pytest.mark.parametrize("form", ["safetensors", "npz", "hdf5"])
 def test_both_layouts_load_under_our_names(tmp_path, tensors, form, layout):
-    suffix = ".weight" if form == "npz" else ""
+    suffix = "" if form == "safetensors" else ".weight"
     stored = tensors if layout == "ours" else model_files.planar(tensors)
     data = getattr(model_files, form)({n + suffix: t for n, t in stored.items()})
     (tmp_path / "x").write_bytes(data)
@@ -72,7 +72,46 @@ def test_any_float_type_loads(tmp_path, tensors, form, dtype):
     (tmp_path / "x").write_bytes(getattr(model_files, form)(stored))
     same(load_weights(tmp_path / "x").tensors, tensors)
     done = run("weights", "verify", tmp_path / "x")
-    assert done.output == f"{tmp_path / 'x'}: valid; {sums.NONE}\n"
+    assert done.stdout.startswith(f"{tmp_path / 'x'}: valid; reads ")
+    assert done.stdout.endswith(f" of the 10,000 digits that ship; {sums.NONE}\n")
+
+
+def test_verify_counts_digits_and_warns(tmp_path, shipped_weights):
+    """Weights in another layout are valid, but read few digits."""
+    tensors = shipped_weights.tensors
+    for change, words in (
+        ({}, "reads 9,822 of the 10,000 digits that ship"),
+        ({"fc1": layouts.rows_by_channel(tensors["fc1"])}, "few digits are read"),
+        ({"conv2": tensors["conv2"][::-1, ::-1]}, "few digits are read"),
+    ):
+        (tmp_path / "x").write_bytes(model_files.npz(tensors | change))
+        done = run("weights", "verify", tmp_path / "x")
+        assert done.exit_code == 0 and words in done.output
+        assert ("warning" in done.stderr) == bool(change)
+
+
+KERAS = {
+    "save_weights": "layers/conv2d_{n}/vars/0",
+    "save_weights, Keras 2": "conv2d_{n}/conv2d_{n}/kernel:0",
+    "save": "model_weights/conv2d_{n}/sequential/conv2d_{n}/kernel",
+}
+
+
+@pytest.mark.parametrize("name", KERAS.values(), ids=KERAS)
+def test_keras_files_load(tmp_path, tensors, name):
+    """The optimizer's state, which has the kernels' shapes, is not read."""
+    arrays = {name.format(n=n): tensor for n, tensor in enumerate(tensors.values())}
+    for n, tensor in enumerate(tensors.values()):
+        bias = name.format(n=n).replace("kernel", "bias").replace("vars/0", "vars/1")
+        arrays[bias] = np.zeros(tensor.shape[-1], np.float32)
+        arrays[f"optimizer/vars/{n + 2}"] = arrays[f"optimizer_weights/m{n}"] = tensor
+    arrays["optimizer/vars/0"] = arrays["optimizer_weights/iteration"] = np.int64(3)
+    (tmp_path / "x").write_bytes(model_files.hdf5(arrays))
+    same(load_weights(tmp_path / "x").tensors, tensors)
+    arrays[bias][0] = 1
+    (tmp_path / "x").write_bytes(model_files.hdf5(arrays))
+    with pytest.raises(LenetError, match=f"no biases.*found {bias} with 1 other"):
+        load_weights(tmp_path / "x")
 
 
 def test_safetensors_bfloat16_loads(tmp_path, tensors):

@@ -8,7 +8,7 @@ import model_files
 import pytest
 from terminal import run
 
-from lenetgpu import LenetError
+from lenetgpu import LeNet, LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.convert import convert_weights
 from lenetgpu.files.source import load_dataset
@@ -105,6 +105,23 @@ def test_trained_pytorch_module_loads(tmp_path, dtype, ending):
     assert not about(path).sums
 
 
+@pytest.mark.parametrize("key", ["model_state_dict", "state_dict", "model"])
+def test_checkpoints_load_from_files_and_memory(tmp_path, images, expected, key):
+    import torch
+
+    net = lenet()
+    shipped = model_files.planar(load_weights(assets.default_weights()).tensors)
+    net.load_state_dict({f"{name}.weight": torch.tensor(t) for name, t in shipped.items()})
+    adam = torch.optim.Adam(net.parameters()).state_dict()
+    checkpoint = {"epoch": 3, key: net.state_dict(), "optimizer_state_dict": adam}
+    torch.save(checkpoint, tmp_path / "x.pt")
+    for weights in (tmp_path / "x.pt", checkpoint, net.state_dict()):
+        with LeNet.load(weights, device=torch.device("cpu")) as loaded:
+            assert (loaded(images) == expected).all()
+    half = LeNet.load(net.bfloat16().state_dict(), device="cpu")
+    assert (half(images) == expected).mean() > 0.99
+
+
 class Viewed:
     """Builder of the same network with `view`, byte input and labels; imports PyTorch on use."""
 
@@ -174,7 +191,7 @@ def test_malicious_pickle_is_not_executed(tmp_path):
 
     path, harmed = tmp_path / "harm.pt", tmp_path / "harmed"
     torch.save({"conv1.weight": Harm(harmed)}, path)
-    refused(path, "a state_dict that torch reads with weights_only, found: ")
+    refused(path, "found a whole model or other Python objects (posix.system); save model.state")
     assert not harmed.exists()
     torch.load(path, weights_only=False)
     assert harmed.exists(), "the file would have harmed"
@@ -186,10 +203,14 @@ def test_invalid_state_dicts_are_refused(tmp_path, tensors):
     path = tmp_path / "x.pt"
     state = {name: torch.from_numpy(t) for name, t in model_files.planar(tensors).items()}
     torch.save(lenet(), path)
-    refused(path, "that torch reads with weights_only")
+    refused(path, "found a whole model or other Python objects (torch.nn.")
+    torch.jit.script(lenet()).save(path)
+    refused(path, "found a TorchScript model; save torch.jit.load(FILE).state_dict() by torch.save")
+    torch.save(torch.nn.Conv2d(1, 6, 5).state_dict(), path)
+    refused(path, "found weight of shape 6x1x5x5: another network; train the one in docs/")
     for found, words in (
         ([1, 2], "tensors by name, found list"),
-        ({"epoch": 3, "state_dict": state}, "found int under epoch; save model.state_dict() alone"),
+        ({"epoch": 3, "net": state}, "found int under epoch; save model.state_dict() alone"),
         (state | {"fc2": state["fc2"].to_sparse()}, "fc2 to be a plain tensor of floats"),
         (state | {"fc2": state["fc2"].to(torch.int32)}, "of floats, found torch.int32"),
         (state | {"fc2": state["fc2"].to("meta")}, "on meta"),

@@ -1,9 +1,12 @@
 """Weight files that are damaged, hostile or of another network: one message, exit code 2."""
 
+import gzip
 import io
 import json
 import os
+import pickle
 import random
+import re
 import resource
 import struct
 import sys
@@ -17,6 +20,7 @@ import terminal
 
 from lenetgpu import LenetError
 from lenetgpu.files.models import forms
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import about, load_weights
 
 each_form = pytest.mark.parametrize("ending", list(model_files.FORMS))
@@ -37,7 +41,7 @@ def refused(path, data, *parts):
 
 FORMS_OF_SHAPES = [
     (lambda t: {n: a for n, a in t.items() if n != "fc1"}, ["weights also for fc1 128x1024"]),
-    (lambda t: t | {"ema.fc2": t["fc2"]}, ["one tensor for fc2", "fc2 and ema.fc2"]),
+    (lambda t: t | {"ema.fc2": t["fc2"]}, ["one tensor for fc2", "ema.fc2"]),
     (lambda t: t | {"scale": np.ones((3, 3), np.float32)}, ["nothing else", "scale of shape 3x3"]),
     (
         lambda t: t | {"conv1": t["conv2"], "conv2": t["conv1"]},
@@ -45,17 +49,51 @@ FORMS_OF_SHAPES = [
     ),
     (lambda t: t | {"fc2": t["fc2"].T.copy()}, ["all tensors in one layout", "fc2 in PyTorch's"]),
     (lambda t: t | {"fc1.bias": np.eye(1, 128, 5)[0]}, ["no biases", "fc1.bias with 1 other"]),
+    (lambda t: t | {"b1": np.ones(32)}, ["no biases", "b1 with 32 other"]),
     (lambda t: t | {"fc2": t["fc2"].astype(np.int64)}, ["fc2", "int64"]),
 ]
 
 
-@pytest.mark.parametrize("form", ["safetensors", "npz"])
+@pytest.mark.parametrize("form", ["safetensors", "npz", "hdf5"])
 @pytest.mark.parametrize(("change", "parts"), FORMS_OF_SHAPES)
 def test_tensors_of_another_network_are_refused(tmp_path, tensors, form, change, parts):
     if form == "safetensors":
         parts = [part.replace("int64", "I64") for part in parts]
     data = getattr(model_files, form)(change(tensors))
     refused(tmp_path / "x", data, *parts)
+
+
+FOREIGN = {
+    "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:", "by git lfs pull"),
+    "HTML": (b"\n<!DOCTYPE html>\n<html>", "a page in HTML or XML, as servers send with errors; d"),
+    "pickle": (pickle.dumps([1]), "pickle, which "),
+}
+
+
+@pytest.mark.parametrize(("data", "words"), FOREIGN.values(), ids=FOREIGN)
+def test_foreign_files_are_named(tmp_path, data, words):
+    """In the place of weights, of data and of pictures; advice says what to do."""
+    refused(tmp_path / "x", data, words)
+    for command in (("data", "info"), ("infer",), ("data", "verify")):
+        done = terminal.run(*command, tmp_path / "x")
+        assert done.exit_code == 2 and words in done.stderr, command
+
+
+def test_files_of_the_other_kind_are_named(tmp_path, tensors):
+    for name, data, words in (
+        ("x.onnx", b"\x08\x08\x12\x00", "a model in ONNX format, not images; --weights reads it"),
+        ("x.npz", model_files.npz(tensors), "a zip archive (as .npz and .pt are); save its images"),
+        ("x.pkl.gz", gzip.compress(pickle.dumps([bytes(99)])), "a pickle, which can run code"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(LenetError, match=re.escape(words)):
+            load_dataset(tmp_path / name)
+    refused(tmp_path / "x", model_files.npy(np.zeros((9, 28, 28), np.uint8)), "a single array")
+    refused(tmp_path / "x", b"\x89PNG\r\n\x1a\n", "found a picture in PNG format")
+    refused(tmp_path / "x", model_files.hdf5({"x": np.zeros((9, 28, 28))}), "found x of shape 9x28")
+    for member, words in (("model/constants.pkl", "a TorchScript model; save torch.jit.load(FILE)"),
+                          ("model.weights.h5", "a whole Keras model; save it by")):  # fmt: skip
+        refused(tmp_path / "x", model_files.archive({"a/data.pkl": b"", member: b""}), words)
 
 
 def entry(name="fc2", **changes):

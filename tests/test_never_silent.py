@@ -300,7 +300,7 @@ def test_nonfinite_weights_are_refused(name, value, tmp_path):
     held = tensors()
     held[name].flat[3] = value
     path = hdf5(tmp_path / "weights.h5", **held)
-    words = f"/{name} to hold finite float32 numbers, found 1 that"
+    words = f"{name} to hold finite float32 numbers, found 1 that"
     for command in (("infer", "--weights", path), ("weights", "verify", path)):
         assert words in refused(run(*command))
     with pytest.raises(LenetError, match=words):

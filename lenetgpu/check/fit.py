@@ -157,6 +157,13 @@ def expected_scores(weights: Weights, dtype: str) -> Any:
     return scores
 
 
+def digits_read(weights: Weights) -> tuple[int, int]:
+    """Return how many shipped digits get their label in fp32 on the CPU, and how many there are."""
+    digits = load_dataset(assets.default_digits())
+    pipeline = Pipeline(resolve("fp32", "cpu"), weights, len(digits), "uint8")
+    return int((pipeline.run(digits.images) == digits.labels).sum()), len(digits)
+
+
 def judged(plan: Plan, weights: Weights, dtype: str, found: Any, labels: Any) -> Fit:
     """Return the fit of a plan with scores `found` (70, 10); raise LenetError unless it fits."""
     expected = expected_scores(weights, dtype)

@@ -13,6 +13,8 @@ from lenetgpu.cli.options import declared
 from lenetgpu.cli.signals import INTERRUPTED, stoppable
 from lenetgpu.errors import LenetError
 
+_FEWEST_READ = 0.6  # share of the shipped digits below which `weights verify` warns
+
 
 class Group(Commands):
     """Group of all commands; errors end in one sentence and an exit code."""
@@ -103,14 +105,19 @@ def weights_info(file: Path | None) -> None:
 def weights_verify(file: Path) -> None:
     """Verify a weight file: arrays, finite values, checksums, and range of the scores.
 
-    FILE may have any format that `weights convert` reads. The exit code is 2 if a check fails.
+    FILE may have any format that `weights convert` reads. Also prints how many of the shipped
+    digits it labels correctly, and warns if they are few. The exit code is 2 if a check fails.
     """
-    from lenetgpu.check.fit import expected_scores
+    from lenetgpu.check.fit import digits_read, expected_scores
     from lenetgpu.files.weights import load_weights
     from lenetgpu.lab.listing import verified
 
-    expected_scores(load_weights(file), "uint8")
-    say(f"{file}: valid; {verified(file)}")
+    expected_scores(weights := load_weights(file), "uint8")
+    correct, count = digits_read(weights)
+    say(f"{file}: valid; reads {correct:,} of the {count:,} digits that ship; {verified(file)}")
+    if correct < _FEWEST_READ * count:
+        advice = "try another layout (fc1's rows, filters turned or flipped: docs/weights-forms.md)"
+        say(f"lenetgpu: warning: few digits are read; if trained, {advice}", err=True)
 
 
 @weights.command("convert")

@@ -29,6 +29,7 @@ from lenetgpu.files.reading import check_memory
 from lenetgpu.files.regular import MOST_RATIO, OpenFile, broken, inflated, open_regular
 
 _MAX_NAME = 256
+_MAX_OBJECTS, _MAX_DEPTH = 256, 8  # of weights; hard links can make a group its own member
 _OWN_FILES = "/proc/self/fd"
 MAX_CHUNK_BYTES = 1 << 30  # bytes of a chunk, at most
 DEFLATE, SHUFFLE, FLETCHER = 1, 2, 3
@@ -174,6 +175,25 @@ class Untrusted:
         """Return the first `most` names in the root group; invalid UTF-8 becomes surrogates."""
         names = _names(self.id.links.iterate, most)
         return [name.decode("utf-8", "surrogateescape") for name in names]
+
+    def datasets(self, but: tuple[str, ...] = ()) -> list[str]:
+        """Return the paths of datasets, also in groups but `but`; LenetError for soft links."""
+        found, groups, left = list[str](), [("", self.id)], _MAX_OBJECTS
+        for path, group in groups:
+            names = _names(group.links.iterate, left + 1)
+            left -= len(names)
+            if left < 0 or path.count("/") > _MAX_DEPTH:
+                raise unexpected(
+                    self.path, f"at most {_MAX_OBJECTS} objects, {_MAX_DEPTH} deep", "more"
+                )
+            for name in (path + name.decode() for name in names):
+                self.holds(name)
+                kind = h5py.h5o.get_info(self.id, name.encode()).type
+                if kind == h5py.h5o.TYPE_DATASET:
+                    found.append(name)
+                elif kind == h5py.h5o.TYPE_GROUP and name not in but:
+                    groups.append((f"{name}/", h5py.h5g.open(self.id, name.encode())))
+        return found
 
     def check_size(self) -> None:
         """Raise LenetError if the file became shorter: HDF5 reads zeros past its end. No lock."""

@@ -1,19 +1,25 @@
 """Weights of the network from a file of any form, checked for shape and finiteness."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from lenetgpu.arrays import Array, np
-from lenetgpu.errors import LenetError, unexpected
+from lenetgpu.errors import unexpected
+from lenetgpu.files.kinds import foreign
 from lenetgpu.files.models import forms
 from lenetgpu.files.models.forms import EXPECTED, Model
+from lenetgpu.files.models.layouts import Matching
+from lenetgpu.files.models.mappings import tensors_of
 from lenetgpu.files.regular import MAGIC, start_of
 from lenetgpu.files.scaling import balance, reach
 from lenetgpu.files.sums import ATTRIBUTE
 from lenetgpu.network import weight_shapes
 
+_TRAINING = ("optimizer", "optimizer_weights")  # groups of a Keras file beside the weights
 LARGEST_SCORE = 2.0**127  # bound on scores that float32 holds, with room for a sum's rounding
 
 
@@ -56,22 +62,31 @@ class Weights:
 def load_weights(path: Path) -> Weights:
     """Read conv1 (5,5,1,32), conv2 (5,5,32,64), fc1 (1024,128), fc2 (128,10) from any form.
 
-    The first bytes decide the form: HDF5, or one of `files/models/`. Any float type becomes
-    float32; checksums are compared. Raises LenetError naming the file and the dataset.
+    The first bytes decide the form: HDF5 (also Keras's), or one of `files/models/`. Tensors are
+    recognised by shape, in our layout or PyTorch's. Any float type becomes float32; checksums are
+    compared. Raises LenetError naming the file and the tensor, also for any tensor too many.
     """
     if _form(path) != forms.HDF5:
-        found = forms.read(path).tensors
-        return Weights({n: _float32(path, n, found[n]) for n in weight_shapes()}, str(path))
+        return _weights(path, forms.read(path).tensors)
     from lenetgpu.files import checksums, hdf5
 
-    tensors = {}
+    matching = Matching(path)
     with hdf5.open_hdf5(path) as file:
         sums = checksums.stated(file)
-        for name, shape in weight_shapes().items():
-            raw = hdf5.read_array(file, name, f"floats of shape {shape}", shape.__eq__, "f")
+        for name in file.datasets(but=_TRAINING):
+            raw = hdf5.read_array(file, name, "floats", partial(matching.require, name), "f")
             sums.require(name, raw)
-            tensors[name] = _float32(path, f"dataset /{name}", raw)
-    return Weights(tensors, str(path))
+            matching.add(name, raw)
+    return _weights(path, matching.done())
+
+
+def weights_of(tensors: Mapping[str, Any]) -> Weights:
+    """Return copies of tensors or arrays by name, as `load_weights` reads them from a file."""
+    return _weights("weights", tensors_of("weights", tensors))
+
+
+def _weights(source: object, found: Mapping[str, Array]) -> Weights:
+    return Weights({n: _float32(source, n, found[n]) for n in weight_shapes()}, str(source))
 
 
 def about(path: Path) -> Model:
@@ -89,14 +104,13 @@ def _form(path: Path) -> str:
     start = start_of(path, EXPECTED, forms.START)
     form = forms.HDF5 if start.startswith(MAGIC) else forms.form_of(start)
     if form is None:
-        found = f"{path.stat().st_size:,} bytes in no known format" if start else "an empty file"
-        raise LenetError(f"{path}: expected {EXPECTED}, found {found}")
+        raise unexpected(path, EXPECTED, foreign(start, path.stat().st_size))
     return form
 
 
-def _float32(path: Path, what: str, raw: Array) -> Array:
+def _float32(path: object, what: str, raw: Array) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
-        tensor = np.ascontiguousarray(raw, dtype=np.float32)
+        tensor = np.array(raw, np.float32, order="C")
     bad = int(np.count_nonzero(~np.isfinite(tensor)))
     if bad:
         found = f"{bad} that are NaN or infinite"

@@ -6,21 +6,23 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from operator import index
 from os import PathLike
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any, TypeVar
 
 from lenetgpu.arrays import np
 from lenetgpu.cpu.threads import using_threads
 from lenetgpu.cpu.turns import tell_children
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.orientation import AS_STORED, SAMPLE, Orientation
 from lenetgpu.files.orientation import AUTO as AUTO_POLARITY
+from lenetgpu.files.weights import weights_of
 from lenetgpu.gpu.device import FORKED
 from lenetgpu.gpu.faults import tell, telling
 from lenetgpu.measure.outcome import DEFAULT_BATCH, Request
@@ -34,6 +36,7 @@ from lenetgpu.net.images import (
     current,
     device_images,
     in_order_of,
+    is_a,
 )
 from lenetgpu.net.runners import CpuRunner, DeviceRunner, GpuRunner, Pool
 from lenetgpu.net.single import Single
@@ -55,7 +58,8 @@ class LeNet:
 
     Images are NumPy arrays, nested lists, or arrays of PyTorch, JAX, CuPy or anything with DLPack,
     of shape (28, 28), (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28): uint8 pixels, or floats from 0
-    to 1 (float16, float32, float64). Integers in lists are pixels.
+    to 1 (float16, float32, float64, bfloat16). Integers in lists are pixels. Of a batch [images,
+    labels], as PyTorch's loaders give, the labels are ignored.
 
     Results are new arrays of the caller's framework on the device of the images: labels of a
     PyTorch tensor on a GPU are a tensor on that GPU, ordered on PyTorch's current stream, and the
@@ -69,8 +73,13 @@ class LeNet:
     """
 
     def __init__(
-        self, engine: Engine, single: Single | None = None, orientation: Orientation = AS_STORED
+        self,
+        engine: Engine | None = None,
+        single: Single | None = None,
+        orientation: Orientation = AS_STORED,
     ) -> None:
+        if engine is None:
+            raise LenetError("LeNet(): call LeNet.load() instead, which prepares a net")
         self._engine, self._single, self._making = engine, single, threading.Lock()
         self._index = engine.index
         self._pools: dict[Key, Pool] = {}
@@ -93,10 +102,10 @@ class LeNet:
     @classmethod
     def load(
         cls,
-        weights: str | Path | None = None,
+        weights: str | Path | Mapping[str, Any] | None = None,
         plan: str = AUTO,
         precision: str | None = None,
-        device: str = "auto",
+        device: Any = "auto",
         batch: int = DEFAULT_BATCH,
         threads: int | None = None,
         latency: bool = False,
@@ -105,8 +114,9 @@ class LeNet:
     ) -> LeNet:
         """Return a net ready for uint8 images: plan chosen, compiled and checked on its device.
 
-        `weights`: path of a weight file in any supported format; None: the file that ships.
-        `plan`, `precision`, `device` ("auto", "cpu", "cuda", "cuda:K"): as in `lenetgpu infer`.
+        `weights`: path of a weight file in any supported format, or a state_dict or arrays by name
+        as in such a file, which are copied; None: the file that ships. `plan`, `precision`,
+        `device` ("auto", "cpu", "cuda", "cuda:K", or a torch.device): as in `lenetgpu infer`.
         `batch`: images per pass, at most 1,048,576; plan "auto" optimises for it; larger calls
         are split. `threads`: CPU threads of the whole process; None: all available. `latency`:
         answer single host images by a persistent GPU kernel, in fp32. `polarity`: "black-on-white"
@@ -117,13 +127,20 @@ class LeNet:
         weights. Raises LenetError if an argument is not available, or the plan is wrong on this
         device or does not fit the weights.
         """
-        if not isinstance(weights, str | PathLike | None):
-            raise LenetError(f"weights: expected the path of a file, found {weights!r}")
-        file = None if weights is None else Path(weights)
+        file = given = None
+        if isinstance(weights, Mapping):
+            given = weights_of(weights)
+        elif isinstance(weights, str | PathLike):
+            file = Path(weights)
+        elif weights is not None:
+            expected = "the path of a file, or tensors by name as in model.state_dict()"
+            raise unexpected("weights", expected, brief(weights))
         if not isinstance(plan, str):
-            raise LenetError(f"plan: expected a plan's name, found {plan!r}")
+            raise unexpected("plan", "a plan's name", brief(plan))
+        if is_a("torch", "device", device):
+            device = str(device)
         if not isinstance(device, str):
-            raise LenetError(f"device: expected auto, cpu, cuda or cuda:K, found {device!r}")
+            raise unexpected("device", "auto, cpu, cuda, cuda:K or a torch.device", brief(device))
         batch = min(_MOST, _whole("batch: expected a whole number of images", batch))
         if threads is not None:
             threads = _whole("threads: expected a whole number", threads)
@@ -132,7 +149,7 @@ class LeNet:
         request = Request(
             None, file, batch, plan=plan, precision=precision, device=device, threads=threads
         )
-        engine = Engine(request)
+        engine = Engine(request, weights=given)
         with telling(), using_threads(threads), current(engine.index):
             engine.start("uint8", batch)
             for note in engine.notes:
@@ -371,7 +388,7 @@ def _whole(expected: str, value: Any) -> int:
     with suppress(TypeError):
         if not isinstance(value, bool):
             return index(value)
-    raise LenetError(f"{expected}, found {value!r}")
+    raise LenetError(f"{expected}, found {brief(value)}")
 
 
 def _given(accepted: Accepted, answer: Any) -> Any:

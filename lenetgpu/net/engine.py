@@ -10,7 +10,7 @@ from lenetgpu.cpu.turns import PREPARING, Turn, in_turn
 from lenetgpu.dispatch.auto import choose
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
-from lenetgpu.files.weights import load_weights
+from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.faults import lacks_memory, release, within_memory
@@ -27,11 +27,14 @@ class Engine:
     """Resolved and checked request: `gpu` (None: the CPU) and its `index`, `plan`, `weights`.
 
     `why`: reason for the device; `phases`: time of each part; `notes`: sentences about anything
-    the user would not expect. Nothing before `start` needs a GPU or a compiler. Raises LenetError
-    if the request, device, plan or weights are not available. Threads take turns.
+    the user would not expect. An argument `weights` replaces the request's file. Nothing before
+    `start` needs a GPU or a compiler. Raises LenetError if the request, device, plan or weights are
+    not available. Threads take turns.
     """
 
-    def __init__(self, request: Request, phases: Phases | None = None) -> None:
+    def __init__(
+        self, request: Request, phases: Phases | None = None, weights: Weights | None = None
+    ) -> None:
         request.check()
         self.request = request
         self.phases = Phases() if phases is None else phases
@@ -49,7 +52,7 @@ class Engine:
             raise LenetError(f"--threads {threads}: expected device cpu, found {found}")
         self.plan = resolve(request.plan, self.device, overrides, request.precision, self.gpu)
         with self.phases.timed("load"):
-            self.weights = load_weights(request.weights or assets.default_weights())
+            self.weights = weights or load_weights(request.weights or assets.default_weights())
         self._turn = PREPARING if self.gpu is None else threading.RLock()
         self._schedules: dict[str, Schedule] = {}
         self._resolved = False

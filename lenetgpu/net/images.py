@@ -173,7 +173,7 @@ class _Jax(Home):
         return None if self.index is None else _own_stream(self.index)
 
 
-def _from(framework: str, name: str, images: Any) -> bool:
+def is_a(framework: str, name: str, images: Any) -> bool:
     """Return True if `images` is a `framework.name` of an imported framework."""
     kind = getattr(sys.modules.get(framework), name, None)
     return isinstance(kind, type) and isinstance(images, kind)
@@ -181,13 +181,13 @@ def _from(framework: str, name: str, images: Any) -> bool:
 
 def home_of(images: Any) -> Home:
     """Return the adapter for `images`; raise LenetError if they are not in host or CUDA memory."""
-    if _from("numpy", "ndarray", images):
+    if is_a("numpy", "ndarray", images):
         return Home()
-    if _from("torch", "Tensor", images):
+    if is_a("torch", "Tensor", images):
         return _Torch(images)
-    if _from("jax", "Array", images):
+    if is_a("jax", "Array", images):
         return _Jax(images)
-    if _from("cupy", "ndarray", images):
+    if is_a("cupy", "ndarray", images):
         return _Cupy(images.device.id)
     if hasattr(images, "__dlpack_device__"):
         kind, index = map(int, images.__dlpack_device__())
@@ -312,15 +312,17 @@ class Accepted:
 def accept(images: Any, device: str, later: bool = False) -> Accepted:
     """Check `images` for a net on `device`; lists become arrays, arrays are viewed.
 
-    With `later`, many host floats are not checked: see `Accepted.check`.
+    Labels of a batch [images, labels] are ignored; bfloat16 becomes float32. With `later`, many
+    host floats are not checked: see `Accepted.check`.
 
     Raises LenetError for unsupported shapes and types, masked arrays, images on another GPU, more
     images than their labels fit in memory (a broadcast view can have any number), and host floats
     that are NaN, outside 0..1 or too faint (`reading.FAINTEST`).
     """
+    images = _without_labels(images)
     listed = isinstance(images, list | tuple)
     arrays = (images, *images) if listed else (images,)
-    if any(_from("numpy.ma", "MaskedArray", array) for array in arrays):
+    if any(is_a("numpy.ma", "MaskedArray", array) for array in arrays):
         raise LenetError("images: expected arrays without a mask, found a masked array")
     if listed:
         raw, home = _listed(images), Home()
@@ -332,6 +334,8 @@ def accept(images: Any, device: str, later: bool = False) -> Accepted:
                     f"images: expected host memory or the net's device, {device}, "
                     f"found cuda:{home.index}"
                 )
+            if str(getattr(images, "dtype", "")).endswith("bfloat16"):
+                images = images.float() if is_a("torch", "Tensor", images) else images.astype("f4")
             _check_type(images)
             with current(home.index), in_order_of(home.stream()):
                 raw = home.view(images)
@@ -346,6 +350,16 @@ def accept(images: Any, device: str, later: bool = False) -> Accepted:
     if not (later and accepted.count >= MANY):
         accepted.check()
     return accepted
+
+
+def _without_labels(images: Any) -> Any:
+    """Return the images of a batch [images, labels], as PyTorch's loaders give; others as is."""
+    if isinstance(images, list | tuple) and len(images) == 2:
+        shapes = [tuple(getattr(part, "shape", ())) for part in images]
+        whole = "int" in str(getattr(images[1], "dtype", ""))
+        if whole and len(shapes[0]) > len(_PLAIN) and shapes[1] == shapes[0][:1]:
+            return images[0]
+    return images
 
 
 def _check_type(images: Any) -> None:

@@ -20,6 +20,7 @@ from lenetgpu.errors import LenetError, require_extra, unexpected
 from lenetgpu.files.idx import npy_header
 from lenetgpu.files.models import forms, layouts
 from lenetgpu.files.models.forms import MOST_BYTES, NPZ, TORCH, ZIP, Model, damaged
+from lenetgpu.files.models.mappings import tensors_of
 from lenetgpu.files.sums import Sums
 
 _ENTRY = b"PK\1\2"
@@ -28,6 +29,14 @@ _ENTRY = b"PK\1\2"
 _END, _END_BYTES = b"PK\5\6", 22
 _MOST_ENTRIES = 256
 _ENDING = ".npy"
+# members of other archives: what such an archive is, and what to do
+_OTHERS = {
+    "constants.pkl": "a TorchScript model; save torch.jit.load(FILE).state_dict() by torch.save",
+    "archive_format": "an exported program of PyTorch; save model.state_dict() by torch.save",
+    "model.weights.h5": "a whole Keras model; save it by model.save_weights('NEW.weights.h5')",
+}
+# objects of a pickle that weights_only does not load, as PyTorch's message names them
+_CODE = re.compile(r"GLOBAL ([\w.]{1,60})")
 _MOST_COMMENT = 65_535  # bytes that a zip's comment may have
 SAFE = (2, 10)  # first PyTorch release without a known bypass of `weights_only`
 
@@ -129,28 +138,20 @@ def _entries(path: Path, comment: bytes) -> dict[str, str]:
 
 
 def read_state_dict(path: Path, data: bytes) -> Model:
-    """Read the weights from a file's bytes; raise LenetError if no state_dict of this network."""
+    """Read a state_dict, or a checkpoint with one; raise LenetError for any other object."""
     if not data.startswith(ZIP):
-        advice = "save it again by torch.save of PyTorch 1.6 or later"
+        advice = "save the weights again by torch.save (PyTorch 1.6 or later) or numpy.savez"
         found = f"a bare pickle, which is not read; {advice}"
         raise unexpected(path, "a state_dict in PyTorch's zip archive", found)
     files = _members(path, data, TORCH)[0]
-    if not any(name.endswith("data.pkl") for name in files):  # so that PyTorch is not imported
+    members = {name.rpartition("/")[2] for name in files}
+    if other := next((found for name, found in _OTHERS.items() if name in members), None):
+        raise unexpected(path, "weights", other)
+    if "data.pkl" not in members:  # so that PyTorch is not imported
         raise unexpected(path, "an archive of *.npy or */data.pkl", next(iter(files), "nothing"))
     torch = _torch(path)
-    matching = layouts.Matching(path)
-    for name, tensor in _state(path, torch, _packed(files)).items():
-        if not isinstance(name, str) or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            found = f"{type(tensor).__name__} under {name}; save model.state_dict() alone"
-            raise unexpected(path, "a state_dict, tensors by name", found)
-        matching.require(name, tuple(tensor.shape))
-        plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
-        if not plain or tensor.is_quantized or not tensor.dtype.is_floating_point:
-            found = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
-            raise unexpected(path, f"{name} to be a plain tensor of floats", found)
-        kind = torch.float64 if tensor.dtype == torch.float64 else torch.float32
-        matching.add(name, tensor.detach().to(kind).contiguous().numpy())
-    return Model(matching.done(), Sums(str(path), {}), {})
+    tensors = tensors_of(path, _state(path, torch, _packed(files)))
+    return Model(tensors, Sums(str(path), {}), {})
 
 
 def write_state_dict(
@@ -182,9 +183,11 @@ def _state(path: Path, torch: Any, data: bytes) -> Mapping[Any, Any]:
         try:
             found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except Exception as error:  # torch documents no exception type
-            reason = " ".join(str(error).split()) or type(error).__name__
-            expected = "a state_dict that torch reads with weights_only"
-            raise LenetError(f"{path}: expected {expected}, found: {reason}") from error
+            if (code := _CODE.search(str(error))) is not None:
+                found = f"a whole model or other Python objects ({code[1]})"
+                advice = "save model.state_dict() by torch.save"
+                raise unexpected(path, "a state_dict", f"{found}; {advice}") from error
+            raise damaged(path, TORCH, type(error).__name__) from error
     if not isinstance(found, Mapping):
         raise unexpected(path, "a state_dict, tensors by name", f"{type(found).__name__}")
     return found

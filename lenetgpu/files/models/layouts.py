@@ -6,7 +6,6 @@ output. PyTorch's: filters (M, C, K, K), linear (out, in), its columns in the or
 """
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from lenetgpu.arrays import Array, np
 from lenetgpu.errors import unexpected
@@ -14,6 +13,7 @@ from lenetgpu.network import stage, weight_shapes
 
 OURS, TORCH = "lenetgpu's", "PyTorch's"
 SUFFIX = ".weight"
+ANOTHER = ": another network; train the one in docs/weights-forms.md"
 
 
 def rows_by_channel(fc1: Array) -> Array:
@@ -50,35 +50,36 @@ def by(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "()"
 
 
-def require_no_bias(path: Path, name: str, bias: Array) -> None:
+def require_no_bias(path: object, name: str, bias: Array) -> None:
     """Raise LenetError unless a bias is all zero."""
     if np.count_nonzero(bias):
-        found = f"{name} with {np.count_nonzero(bias):,} other values"
+        found = f"{name} with {np.count_nonzero(bias):,} other values; train without biases"
         raise unexpected(path, "no biases, which this network has not, or zeros", found)
 
 
 class Matching:
     """A file's tensors, matched by shape one after the other, with their names in the file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: object) -> None:
         self._path = path
         self._known = {shape: (OURS, name) for name, shape in weight_shapes().items()}
         self._known |= {shape: (TORCH, name) for name, shape in torch_shapes().items()}
         self._found: dict[str, tuple[str, str, Array]] = {}
 
-    def require(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise LenetError unless name and shape fit one of the network's tensors or a bias."""
+    def require(self, name: str, shape: tuple[int, ...]) -> bool:
+        """Return True; raise LenetError unless name and shape fit one of the tensors or a bias."""
         known, stem = weight_shapes(), name.removesuffix(SUFFIX)
         if shape in {(dims[-1],) for dims in known.values()}:
-            return
+            return True
         if stem in known:
             ours, theirs = known[stem], torch_shapes()[stem]
             if shape not in (ours, theirs):
                 expected = f"shape {by(ours)} or, in PyTorch's layout, {by(theirs)}"
-                raise unexpected(self._path, f"{name} to have {expected}", by(shape))
+                raise unexpected(self._path, f"{name} to have {expected}", by(shape) + ANOTHER)
         elif shape not in self._known:
             expected = f"this network's weights ({_listed(known)}) and nothing else"
-            raise unexpected(self._path, expected, f"{name} of shape {by(shape)}")
+            raise unexpected(self._path, expected, f"{name} of shape {by(shape)}{ANOTHER}")
+        return True
 
     def add(self, name: str, tensor: Array) -> None:
         """Add a tensor; leave out zero biases, raise LenetError for others and for second ones."""

@@ -130,7 +130,7 @@ class _Walk:
         return layouts.from_torch({name: tensors[name] for name in weight_shapes()})
 
     def _refuse(self, node: Any, expected: str, found: str) -> LenetError:
-        return unexpected(f"{self._path}: {node_text(node)}", expected, found)
+        return unexpected(f"{self._path}: {node_text(node)}", expected, found + layouts.ANOTHER)
 
     def _skip_casts(self) -> Any | None:
         """Go back through identities and float casts; return the node before them, or None."""
