@@ -1,28 +1,13 @@
-"""Error sentences blame the given name or the full folder, and contain no memory address."""
+"""Error sentences blame the full folder, and contain no memory address."""
 
 import re
 import subprocess
 import sys
 import tempfile
 
-import pytest
 from conftest import ROOT
-from terminal import refused, run
 
 from lenetgpu.errors import LenetError
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["variants", "--new", "conv", ""], ["infer", ""], ["infer", "--weights", ""],
-        ["report", ""], ["weights", "info", ""], ["data", "fetch-mnist", ""],
-    ],
-)  # fmt: skip
-def test_empty_file_name_is_refused(tmp_path, monkeypatch, words):
-    monkeypatch.chdir(tmp_path)
-    refused(run(*words), "expected a name, found an empty one")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_error_messages_contain_no_memory_address():

@@ -4,6 +4,7 @@ import gzip
 import json
 import platform
 import re
+import shlex
 import sys
 from types import SimpleNamespace
 
@@ -65,59 +66,14 @@ def test_infer_of_data_without_labels(tmp_path):
     refused(run("infer", path, "--min-accuracy", 0.5), "expected labels", str(path))
 
 
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        ("infer none.h5", ["none.h5", "found no such file"]),
-        ("infer --weights none.h5", ["none.h5", "found no such file"]),
-        ("infer --batch 0", ["--batch", "at least 1", "found 0"]),
-        ("infer --limit 0", ["--limit: expected at least 1 image, found 0"]),
-        ("infer --skip -1", ["--skip: expected at least 0, found -1"]),
-        ("infer --skip 10000", ["more images than the 10,000 to skip"]),
-        ("infer --repeat -2", ["--repeat: expected at least 0, found -2"]),
-        ("infer --chunk 1.5", ["expected auto or a whole number, found '1.5'"]),
-        ("infer --chunk 0", ["--chunk", "found 0"]),
-        ("infer --streams 129", ["--streams: expected at most 128, found 129"]),
-        ("infer --streams 2 --device cpu", ["--streams 2: expected a GPU, found device cpu"]),
-        ("infer --device cpu --threads 0", ["--threads: expected at least 1, found 0"]),
-        ("infer --device cpu --threads 1025", ["--threads: expected at most 1,024", "1,025"]),
-        ("infer --transfers none", ["--transfers: expected device or host, found 'none'"]),
-        ("infer --plan course --device cpu", ["plan course", "serial"]),
-        ("infer --device cpu --conv1 prefetch", ["conv1", "'prefetch'", "tiled"]),
-        ("infer --device cpu --argmax fft", ["argmax", "'fft'", "no sum; choose", "serial"]),
-        ("infer --device cpu --conv2 direct.basic", ["direct.basic", "requires a GPU"]),
-        ("infer --device tpu", ["device 'tpu'", "cuda:K"]),
-        ("infer --precision fp16 --device cpu", ["precision 'fp16'", "fp32"]),
-        ("infer --min-accuracy nan", ["--min-accuracy", "0 to 1"]),
-        ("infer --output labels.txt", ["labels.txt", ".npy"]),
-        ("infer --output none/labels.npy", ["none/labels.npy", "folder"]),
-        ("infer --limit 5 --device cpu --output /proc/x.npy", ["/proc/x.npy"]),
-        ("infer --json a.json --output a.json", ["a.json", "found two"]),
-        ("profile --counters --device cpu", ["--counters: expected a GPU, found device cpu (req"]),
-        ("compare fc1 --counters --device cpu", ["--counters: expected a GPU, found device cpu"]),
-        ("compare plans --counters", ["--counters: expected a stage, a span or --suite to comp"]),
-        ("profile --json - --csv -", ["stdout", "found two"]),
-        ("compare", ["a stage, the word plans or --suite NAME"]),
-        ("compare fc1 --seconds nan", ["--seconds", "nan"]),
-        ("compare --suite report --reference x", ["--suite", "--baseline"]),
-        ("compare conv3", ["'conv3' cannot be compared", "conv1+pool1", "plans"]),
-        ("compare conv1 --suite report", ["give one of"]),
-        ("compare --suite thesis", ["suite 'thesis'", "course"]),
-        ("compare fc1 --baseline block --device cpu --batch 5", ["'block'", "tiled"]),
-        ("compare plans --cold-l2", ["--cold-l2"]),
-        ("compare fc1 --against none.json", ["both or neither"]),
-        ("compare fc1 --against none.json --fail-on-regression 5", ["none.json", "no such"]),
-        ("conv 1,2", ["SHAPE '1,2'", "64,56,56,64,3,1,1"]),
-        ("completion ksh", ["'ksh'", "'bash', 'zsh', 'fish'"]),
-        ("data convert", ["SOURCE"]),
-        ("data fetch-mnist /proc/none/x", ["/proc/none/x"]),
-        ("data fetch-mnist m --mirror http://127.0.0.1:9/",
-         ["train-images-idx3-ubyte.gz", "http://127.0.0.1:9/"]),
-    ],
-)  # fmt: skip
-def test_invalid_arguments_are_refused_in_one_sentence(words, parts, tmp_path, monkeypatch):
+REFUSED = (ROOT / "tests" / "refused.txt").read_text().splitlines()[1:]
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_invalid_arguments_are_refused_in_one_sentence(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused(run(*words.split()), *parts)
+    words, _, parts = line.partition(" => ")
+    refused(run(*shlex.split(words)), *parts.split(" | "))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""First commands of a new user: scores, typos, no arguments, README's commands without a GPU."""
+"""First commands of a new user: scores, no arguments, README's commands without a GPU."""
 
 import json
 import re
@@ -82,24 +82,6 @@ def test_commands_that_need_a_gpu_are_refused_without(no_gpu):
     assert len(marked) >= 2
     for line in marked:
         refused(run(*shlex.split(line)[1:]), "requires a GPU")
-
-
-@pytest.mark.parametrize(
-    ("words", "near"),
-    [
-        ("infr", "infer"),
-        ("infer --plann fp32", "--plan"),
-        ("infer --plan FFT", "fft"),
-        ("infer --device cpu --conv2 fft.pocketft", "fft.pocketfft"),
-        ("variants con2", "conv2"),
-        ("compare --suite cours", "course"),
-        ("conv --suite overfit", "overfeat"),
-    ],
-)
-def test_typos_get_a_suggestion(words, near):
-    result = run(*words.split())
-    refused(result, near)
-    assert re.search(rf"did you mean .*{re.escape(near)}", result.stderr.lower())
 
 
 def test_list_of_choices_ends_with_a_suggestion():

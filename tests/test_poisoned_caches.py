@@ -466,7 +466,3 @@ def test_doctor_repair_refuses_foreign_folders(whose, filled, tmp_path):
     WHOSE[whose](filled, tmp_path)
     refused(doctor("--repair"), "; nothing was removed")
     assert entries_of(filled) == before
-
-
-def test_doctor_repair_and_json_are_exclusive():
-    refused(doctor("--repair", "--json"), "expected one of --repair and --json")
