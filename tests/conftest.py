@@ -105,6 +105,18 @@ def course() -> Path:
 
 
 @pytest.fixture(scope="session")
+def cupy() -> Any:
+    """Return CuPy, which only tests on a GPU import."""
+    return importlib.import_module("cupy")
+
+
+@pytest.fixture(scope="session")
+def torch() -> Any:
+    """Return PyTorch, which only tests marked `peers` import."""
+    return importlib.import_module("torch")
+
+
+@pytest.fixture(scope="session")
 def shipped_weights() -> Weights:
     return load_weights(ROOT / "weights" / "lenet-mnist.h5")
 

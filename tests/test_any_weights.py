@@ -22,9 +22,7 @@ def script():
 
 
 @pytest.fixture(scope="module")
-def gpu():
-    import cupy
-
+def gpu(cupy):
     cupy.zeros(1)
     return driver_gpus()[0]
 
@@ -50,10 +48,8 @@ def test_plans_are_correct_or_refused_for_any_weights(script, gpu, sets):
 
 
 @pytest.mark.parametrize("name", ["fp16", "mma_fp16", "int8", "fp16x3", "fp32"])
-def test_graph_replay_rescales_on_every_launch(name, gpu, script, sets):
+def test_graph_replay_rescales_on_every_launch(name, gpu, script, sets, cupy):
     """Once per launch, for whole batches and chunks, for scores as well as labels."""
-    import cupy
-
     from lenetgpu.gpu.graph import Graph
 
     if name not in runnable_plans("cuda", gpu):

@@ -28,8 +28,6 @@ ON_HOPPER = {
     "fp16": ["fp16", "fp16_winograd", "mma_fp16", "mma_winograd", "half"],
     "int8": ["int8", "int8_sparse"],
 }
-
-
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
@@ -201,9 +199,7 @@ def test_doctor_shows_auto_choice_and_times():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", AUTO_PLANS)
-def test_auto_dispatches_and_caches_fastest_plan(precision, monkeypatch):
-    import cupy
-
+def test_auto_dispatches_and_caches_fastest_plan(precision, monkeypatch, cupy):
     cupy.zeros(1)
     gpu = driver_gpus()[0]
     if not auto_plans("cuda", precision, gpu):

@@ -310,9 +310,7 @@ def test_closed_net_is_refused(digits):
 
 
 @pytest.mark.peers
-def test_torch_input_gives_torch_output(net, digits):
-    import torch
-
+def test_torch_input_gives_torch_output(net, digits, torch):
     expected, images = net(digits), torch.from_numpy(digits)
     for given in (images, images[:, None], images.flip(0).flip(0), images.float() / 255,
                   (images.double() / 255).requires_grad_(), images.half() / 255,
@@ -329,9 +327,7 @@ def test_torch_input_gives_torch_output(net, digits):
 
 
 @pytest.mark.peers
-def test_unsupported_tensors_are_refused(net):
-    import torch
-
+def test_unsupported_tensors_are_refused(net, torch):
     for images, words in (
         (torch.zeros(2, 28, 28, dtype=torch.int64), "found int64"),
         (torch.zeros(28, 28, device="meta"), "found a tensor on meta"),
@@ -362,9 +358,7 @@ def test_jax_input_gives_jax_output(net, digits):
 
 
 @pytest.mark.peers
-def test_stream_of_mixed_arrays_keeps_each_type(net, digits):
-    import torch
-
+def test_stream_of_mixed_arrays_keeps_each_type(net, digits, torch):
     expected = net(digits)
     batches = [digits, torch.from_numpy(digits), digits.tolist()]
     kinds = [np.ndarray, torch.Tensor, np.ndarray]

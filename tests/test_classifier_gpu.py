@@ -69,9 +69,7 @@ def test_out_of_range_floats_are_marked(monkeypatch, folder, with_scores):  # no
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [0, 1, 129, N])
 @pytest.mark.parametrize("kind", ["uint8", "float16", "float32", "float64"])
-def test_cupy_input_gives_cupy_output(net, digits, reference, n, kind):
-    import cupy
-
+def test_cupy_input_gives_cupy_output(net, digits, reference, n, kind, cupy):
     images = cupy.asarray(digits[:n])
     images = images if kind == "uint8" else (images / 255).astype(kind)
     labels, scores = net(images), net.scores(images[:, None])
@@ -89,10 +87,8 @@ def test_cupy_input_gives_cupy_output(net, digits, reference, n, kind):
 
 
 @pytest.mark.gpu
-def test_result_is_ordered_in_callers_stream(net, digits, reference):
+def test_result_is_ordered_in_callers_stream(net, digits, reference, cupy):
     """The caller's stream writes the images late; nothing blocks until the result is read."""
-    import cupy
-
     ready, late = cupy.asarray(digits), cupy.zeros((N, 28, 28), np.uint8)
     work, stream = cupy.zeros(LONG, np.float32), cupy.cuda.Stream(non_blocking=True)
     for _ in range(2):  # every kernel is compiled and loaded, CuPy's own too
@@ -114,9 +110,7 @@ def test_result_is_ordered_in_callers_stream(net, digits, reference):
 
 
 @pytest.mark.gpu
-def test_out_of_range_device_floats_have_no_label(net, digits, reference):
-    import cupy
-
+def test_out_of_range_device_floats_have_no_label(net, digits, reference, cupy):
     images = cupy.asarray(digits / 255, dtype=np.float32)
     images[5, 3, 3], images[130, 27, 27] = np.nan, 255.0
     labels, scores = net(images).get(), net.scores(images).get()
@@ -132,9 +126,7 @@ def test_out_of_range_device_floats_have_no_label(net, digits, reference):
 
 @pytest.mark.gpu
 @installed("torch")
-def test_tensors_are_classified_in_their_stream(net, digits, reference):
-    import torch
-
+def test_tensors_are_classified_in_their_stream(net, digits, reference, torch):
     ready = torch.from_numpy(digits).cuda()
     late, work = torch.zeros_like(ready), torch.zeros(LONG, device="cuda")
     for _ in range(2):  # every kernel is loaded
@@ -209,9 +201,7 @@ def test_persistent_kernel_classifies_single_images(digits, reference):
 
 
 @pytest.mark.gpu
-def test_threads_share_a_net_on_a_gpu(net, digits, reference):
-    import cupy
-
+def test_threads_share_a_net_on_a_gpu(net, digits, reference, cupy):
     def call(k):
         part = slice(k % 90, k % 90 + 1 + 7 * (k % 30))
         if k % 3:

@@ -257,10 +257,8 @@ def test_bias_and_relu(case, value, on_a_cpu, rng):
 @pytest.mark.gpu
 @pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("case", [*WGMMA, *HALO], ids=str)
-def test_both_input_paths_are_correct_on_gpu(case, few, monkeypatch, rng):
+def test_both_input_paths_are_correct_on_gpu(case, few, monkeypatch, rng, cupy):
     """Check both kernels, whichever the cost model selects, with many images and `few` blocks."""
-    import cupy
-
     if not find("conv", "tensor.wgmma_tf32x3", "cuda").needs.met_by(driver_gpus()[0]):
         pytest.skip("no wgmma here")
     problem = case.problem

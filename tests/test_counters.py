@@ -28,16 +28,6 @@ from lenetgpu.lab.tables import show
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.counters import child, document, ncu
 from lenetgpu.measure.counters.child import Images, StageSpec, Work, as_json, from_json
-from lenetgpu.measure.counters.ncu import (
-    CAUSES,
-    METRICS,
-    TIME,
-    UNITS,
-    NoCounters,
-    asked,
-    of_values,
-    stall,
-)
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.rounds import Candidate, Comparison
 from lenetgpu.papers.course import LADDERS, MEAN, RELU
@@ -47,11 +37,11 @@ from lenetgpu.plan import resolve
 from lenetgpu.stages import find
 
 H200 = (ROOT / "tests" / "ncu-h200.csv").read_text()
-READ, OCCUPANCY, LOADED, LOADS, SHARED, SHARED_BYTES = map(METRICS.get, (
+READ, OCCUPANCY, LOADED, LOADS, SHARED, SHARED_BYTES = map(ncu.METRICS.get, (
     "dram_read_gbs", "occupancy", "load_sectors", "global_load_efficiency", "shared_efficiency",
     "shared_bytes",
 ))  # fmt: skip
-OF_SAMPLE = {TIME: "ns", READ: "byte/s", OCCUPANCY: "%", LOADS: "%"}
+OF_SAMPLE = {ncu.TIME: "ns", READ: "byte/s", OCCUPANCY: "%", LOADS: "%"}
 GPU = Gpu(0, "Card", 90)
 IMAGES = Images(assets.default_digits(), assets.default_weights(), 10_000)
 KEYS = [("pool1", PASSES_OF), ("conv2", "direct.two_maps")]
@@ -81,10 +71,10 @@ def test_ncu_output_of_an_h200_is_parsed():
     first, second = ncu.parsed(H200, OF_SAMPLE)
     assert first.kernel == second.kernel == "k" and first.blocks == 512
     assert first.values == {
-        TIME: 3936, READ: 1_066_341_463_414.63, OCCUPANCY: 31.14,
+        ncu.TIME: 3936, READ: 1_066_341_463_414.63, OCCUPANCY: 31.14,
         LOADS: 12.5,
     }  # fmt: skip
-    assert second.values[TIME] == 3872
+    assert second.values[ncu.TIME] == 3872
 
 
 @pytest.mark.parametrize(
@@ -92,46 +82,46 @@ def test_ncu_output_of_an_h200_is_parsed():
     [
         ("==PROF== Connected\nNo kernels were profiled.\n", "No kernels were profiled."),
         (H200[: H200.index('"0","502"')] + '"0","502","python3"\n', "columns, found 3"),
-        (H200.replace(TIME, "gpu__time.sum"), f"a column {TIME}, found none"),
-        (H200.replace('"ns"', '"us"'), f"{TIME}: expected ns, found us"),
+        (H200.replace(ncu.TIME, "gpu__time.sum"), f"a column {ncu.TIME}, found none"),
+        (H200.replace('"ns"', '"us"'), f"{ncu.TIME}: expected ns, found us"),
         (H200[: H200.index('"","",')], "a row of units"),
         (H200.replace('"3,936"', '"fast"'), "a number, found 'fast'"),
         (H200.replace('"(512, 1, 1)"', '"many"'), "a grid, found 'many'"),
     ],
 )
 def test_incomplete_ncu_output_is_refused(said, part):
-    with pytest.raises(NoCounters) as error:
+    with pytest.raises(ncu.NoCounters) as error:
         ncu.parsed(said, OF_SAMPLE)
     assert part in str(error.value) and "\n" not in str(error.value)
 
 
 def values(**some):
     """Return a launch's metrics; stalls are zero unless given by cause."""
-    found = dict.fromkeys(UNITS, 0.0) | {TIME: 2e6, LOADED: 10.0, LOADS: 50.0}
-    return found | {stall(cause): share for cause, share in some.items()}
+    found = dict.fromkeys(ncu.UNITS, 0.0) | {ncu.TIME: 2e6, LOADED: 10.0, LOADS: 50.0}
+    return found | {ncu.stall(cause): share for cause, share in some.items()}
 
 
 def test_units_and_stall_shares_of_counters():
     more = {READ: 2e12, OCCUPANCY: 31.0}
-    found = of_values("k", values(wait=1.0, long_scoreboard=3.0) | more)
+    found = ncu.of_values("k", values(wait=1.0, long_scoreboard=3.0) | more)
     assert (found.ms, found.dram_read_gbs, found.occupancy) == (2.0, 2000.0, 0.31)
     assert found.global_load_efficiency == 0.5
     assert found.global_store_efficiency is found.shared_efficiency is None
     assert list(found.stalls.items()) == [("long_scoreboard", 0.75), ("wait", 0.25)]
     assert found.as_json()["top_stall"] == "long_scoreboard"
     assert found.as_json()["top_stall_share"] == 0.75
-    assert of_values("k", values()).as_json()["top_stall"] is None
-    assert "selected" not in CAUSES and len(set(CAUSES)) == 18
+    assert ncu.of_values("k", values()).as_json()["top_stall"] is None
+    assert "selected" not in ncu.CAUSES and len(set(ncu.CAUSES)) == 18
 
 
 def test_kernel_counters_are_combined_by_weight():
     """By hand: 1 ms and 3 ms; 100 half-used and 300 full sectors; 128 B and 32 B a wavefront."""
-    one = of_values("a", values(wait=1.0) | {
-        TIME: 1e6, READ: 4e9, LOADED: 100.0, LOADS: 50.0,
+    one = ncu.of_values("a", values(wait=1.0) | {
+        ncu.TIME: 1e6, READ: 4e9, LOADED: 100.0, LOADS: 50.0,
         SHARED: 100.0, SHARED_BYTES: 1280.0, OCCUPANCY: 80.0,
     })  # fmt: skip
-    two = of_values("b", values(drain=1.0) | {
-        TIME: 3e6, READ: 8e9, LOADED: 300.0, LOADS: 100.0,
+    two = ncu.of_values("b", values(drain=1.0) | {
+        ncu.TIME: 3e6, READ: 8e9, LOADED: 300.0, LOADS: 100.0,
         SHARED: 25.0, SHARED_BYTES: 1280.0, OCCUPANCY: 40.0,
     })  # fmt: skip
     both = ncu.merged("both", [one, two])
@@ -174,7 +164,7 @@ def test_launches_are_assigned_to_sections(pretended):
 )
 def test_mismatched_ncu_output_is_refused(pretended, settings, part):
     pretended(**settings)
-    with pytest.raises(NoCounters, match=r"^ncu") as error:
+    with pytest.raises(ncu.NoCounters, match=r"^ncu") as error:
         document.read(few(), IMAGES, GPU)
     assert part in str(error.value)
 
@@ -190,7 +180,7 @@ def alive(pid):
 def test_hanging_process_is_killed_with_children(tmp_path):
     pid = tmp_path / "pid"
     code = f"echo $$ >{pid}; sleep 60 >/dev/null 2>&1 & echo $! >>{pid}; wait"
-    with pytest.raises(NoCounters, match="expected an end in 1 s"):
+    with pytest.raises(ncu.NoCounters, match="expected an end in 1 s"):
         ncu.run(["sh", "-c", code], 1, "")
     own, its = map(int, pid.read_text().split())
     for _ in range(50):
@@ -235,8 +225,8 @@ def test_each_kernel_is_a_row_with_its_source(pretended):
 
 
 def test_gmma_stall_is_requested_only_on_hopper(pretended):
-    assert asked(90) == UNITS and asked(89) == asked(120) == asked(75)
-    assert UNITS.keys() - asked(89).keys() == {stall("gmma")}
+    assert ncu.asked(90) == ncu.UNITS and ncu.asked(89) == ncu.asked(120) == ncu.asked(75)
+    assert ncu.UNITS.keys() - ncu.asked(89).keys() == {ncu.stall("gmma")}
     pretended()
     assert document.read(few(), IMAGES, Gpu(0, "Card", 86))[1][0][0].kernels
 

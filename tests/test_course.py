@@ -59,9 +59,7 @@ def test_cpu_plans_find_the_published_count(plan, reference):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("plan", GPU_PLANS)
-def test_gpu_plans_find_the_published_count(plan, reference):
-    import cupy
-
+def test_gpu_plans_find_the_published_count(plan, reference, cupy):
     dataset, weights, _, _ = reference
     pipeline = Pipeline(resolve(plan, "cuda"), weights, 10_000)
     assert_like_reference(pipeline, cupy.asarray(dataset.images), reference)

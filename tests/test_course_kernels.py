@@ -254,8 +254,6 @@ TRACED = [
     ("unrolled.layout", quad(NARROW), 1, lambda p: counts.image_counts(p, (2, 2), True)),
     ("tiled.relu_apart", FC2, 4, apart.access_counts),
 ]
-
-
 COUNTS = {"direct.two_maps", "unrolled.image_naive", "unrolled.naive", "unrolled.image_layout"}
 COUNTS |= {"layout.quad", "tiled.relu_apart"}
 
@@ -313,8 +311,6 @@ RIGHT += [
     for name in ("basic.in_place", "fused.maps_looped", "layout.quad_looped")
 ]
 RIGHT += [("fc", "tiled.relu_apart", ODD["fc"]), ("argmax", "thread.wide_blocks", ODD["argmax"])]
-
-
 FIRST = {"direct.two_maps", "unrolled.image_constant", "unrolled.image_layout", "basic.in_place"}
 FIRST |= {"thread.wide_blocks", "tiled.relu_apart"}
 

@@ -553,9 +553,7 @@ def test_bias_is_passed_and_memory_fallback_works(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("epilogue", [{}, *EPILOGUES], ids=lambda e: "-".join(map(str, e.values())))
-def test_best_and_its_tilings_are_correct(epilogue, rng):
-    import cupy
-
+def test_best_and_its_tilings_are_correct(epilogue, rng, cupy):
     problem = replace(DEEP, **epilogue)
     x, w = random_input("conv", problem, 64, rng)
     expected = reference(x, w, problem, cupy).get()

@@ -9,53 +9,38 @@ from functools import partial
 import pytest
 import terminal
 
+from lenetgpu.papers import convnet2_engines as engines
 from lenetgpu.papers import warps
 from lenetgpu.papers.convnet2 import STEPS, TABLE_1, TABLE_1_BATCH
-from lenetgpu.papers.convnet2_engines import (
-    CHANGED,
-    CLAIMS,
-    FIGURE_9,
-    FIGURE_13,
-    GTX_480,
-    PARTS,
-    Kernel,
-    Sums,
-    agrees,
-    executions,
-    line_cycles,
-    listing,
-    results,
-    simulate,
-)
 from lenetgpu.papers.convnet2_engines import STEPS as SIMULATED
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.papers.warps import Op
 from lenetgpu.stages.conv.convnet2.ladder import Loads, Tile, ladder_tile
 
 TILE = ladder_tile(TABLE_1, TABLE_1_BATCH)
-BASE = results(TABLE_1, TABLE_1_BATCH)
-CLAIM = {claim.name: claim for claim in CLAIMS}
-
-
+BASE = engines.results(TABLE_1, TABLE_1_BATCH)
+CLAIM = {claim.name: claim for claim in engines.CLAIMS}
 run = partial(terminal.run, "conv", "--engines")
 
 
 def test_figures_9_and_13_imply_5x5_filters(script):
     """80,640 and 1,680 runs of a line; the cheapest lines take 80,641 and 1,681 cycles in all."""
     assert script("engines").sides_printed() == [5] == [TABLE_1.R]
-    assert executions(True) == 80_640 and executions(False) == 1_680
-    assert min(value for _, value in FIGURE_9) == executions(True) + 1
-    assert min(value for _, value in FIGURE_13) == executions(False) + 1
-    assert max(line_cycles(FIGURE_9, side=32)) < 10  # a local load takes longer than that
+    assert engines.executions(True) == 80_640 and engines.executions(False) == 1_680
+    assert min(value for _, value in engines.FIGURE_9) == engines.executions(True) + 1
+    assert min(value for _, value in engines.FIGURE_13) == engines.executions(False) + 1
+    assert (
+        max(engines.line_cycles(engines.FIGURE_9, side=32)) < 10
+    )  # a local load takes longer than that
 
 
 def test_model_matches_figures_9_and_13_within_4_cycles(script):
     module = script("engines")
-    figures = (FIGURE_9, module.SORTS_9), (FIGURE_13, module.SORTS_13)
+    figures = (engines.FIGURE_9, module.SORTS_9), (engines.FIGURE_13, module.SORTS_13)
     for (seen, sorts), step in zip(figures, SIMULATED, strict=False):
         means = module.line_means(step.kernel, TABLE_1, TABLE_1_BATCH)
         assert len(sorts) == len(seen) and set(filter(None, sorts)) <= set(means)
-        for cycles, sort in zip(line_cycles(seen), sorts, strict=True):
+        for cycles, sort in zip(engines.line_cycles(seen), sorts, strict=True):
             if sort:
                 assert abs(means[sort] - cycles) < max(4, 0.02 * cycles), sort
 
@@ -63,13 +48,13 @@ def test_model_matches_figures_9_and_13_within_4_cycles(script):
 @pytest.mark.parametrize(
     ("sums", "loads", "together"),
     [
-        (Sums.ROLLED, Loads.PLAIN, 1), (Sums.UNROLLED, Loads.HOISTED, 1),
-        (Sums.INNER, Loads.REDUCED, 4), (Sums.OUTER, Loads.HOISTED, 4),
+        (engines.Sums.ROLLED, Loads.PLAIN, 1), (engines.Sums.UNROLLED, Loads.HOISTED, 1),
+        (engines.Sums.INNER, Loads.REDUCED, 4), (engines.Sums.OUTER, Loads.HOISTED, 4),
     ],
 )  # fmt: skip
 def test_listing_has_the_kernels_instruction_counts(sums, loads, together):
     """12 image and 3 filter floats per thread and chunk; products unless an engine has them."""
-    program = listing(Kernel(sums, loads, together=together), TILE, 2)
+    program = engines.listing(engines.Kernel(sums, loads, together=together), TILE, 2)
     count = Counter((said.op, said.part) for said in program)
     assert count[Op.GLOBAL, "images"] == 2 * 12
     assert count[Op.GLOBAL, "filters"] == 2 * 3
@@ -78,19 +63,21 @@ def test_listing_has_the_kernels_instruction_counts(sums, loads, together):
     assert count[Op.BRANCH, "index conversion"] == 2 * 4
     assert count[Op.STORE, "write"] == 16
     assert count[Op.BARRIER, "filters"] == count[Op.BARRIER, "compute"] == 2
-    cored = sums in (Sums.ROLLED, Sums.UNROLLED)
+    cored = sums in (engines.Sums.ROLLED, engines.Sums.UNROLLED)
     assert count[Op.MAD, "compute"] == (2 * 12 * 16 if cored else 0)
-    assert count[Op.LOCAL, "compute"] == (2 * 12 * 16 if sums is Sums.ROLLED else 0)
-    called = {Sums.INNER: 16, Sums.OUTER: 1}
+    assert count[Op.LOCAL, "compute"] == (2 * 12 * 16 if sums is engines.Sums.ROLLED else 0)
+    called = {engines.Sums.INNER: 16, engines.Sums.OUTER: 1}
     assert count[Op.ENGINE, "compute"] == 2 * called.get(sums, 0)
-    assert {said.part for said in program} == set(PARTS)
+    assert {said.part for said in program} == set(engines.PARTS)
 
 
 @pytest.mark.parametrize("together", [1, 2, 4, 8])
 def test_uneven_tiles_lose_no_loads(together):
     """5 channels of 4 images and 8 filters: 20 image floats a thread, 10 filter floats."""
     tile = Tile(16, 2, 4, 4, 4, 5)
-    program = listing(Kernel(Sums.INNER, Loads.REDUCED, together=together), tile, 1)
+    program = engines.listing(
+        engines.Kernel(engines.Sums.INNER, Loads.REDUCED, together=together), tile, 1
+    )
     count = Counter((said.op, said.part) for said in program)
     assert count[Op.GLOBAL, "images"] == count[Op.STORE, "images"] == 2 * 20
     assert count[Op.GLOBAL, "filters"] == count[Op.STORE, "filters"] == 5
@@ -98,32 +85,32 @@ def test_uneven_tiles_lose_no_loads(together):
 
 def test_full_waves_run_in_turn_and_the_rest_is_spread():
     """120 blocks are one wave; 240 two; 60 are four a multiprocessor; 180 are 8 and then 4."""
-    kernel = Kernel(Sums.INNER, Loads.PLAIN)
+    kernel = engines.Kernel(engines.Sums.INNER, Loads.PLAIN)
     wave, half, two, more = (
-        simulate(kernel, TABLE_1, batch).cycles for batch in (128, 64, 256, 192)
+        engines.simulate(kernel, TABLE_1, batch).cycles for batch in (128, 64, 256, 192)
     )
-    program = listing(kernel, TILE, 7)
-    assert wave == warps.run(GTX_480, program, 8, 2).cycles
-    assert half == warps.run(GTX_480, program, 4, 2).cycles
+    program = engines.listing(kernel, TILE, 7)
+    assert wave == warps.run(engines.GTX_480, program, 8, 2).cycles
+    assert half == warps.run(engines.GTX_480, program, 4, 2).cycles
     assert two == 2 * wave
     assert more == wave + half
 
 
 def test_unrolled_sums_match_figure_13():
     """8 shared loads and 16 times mov, mad, mov per (pixel, channel) pair; no jump among them."""
-    program = listing(Kernel(Sums.UNROLLED, Loads.PLAIN), TILE, 1)
+    program = engines.listing(engines.Kernel(engines.Sums.UNROLLED, Loads.PLAIN), TILE, 1)
     ours = [said.op for said in program if said.part == "compute" and said.op is not Op.BARRIER]
     names = {"ld.shared": Op.SHARED, "mov": Op.ARITHMETIC, "mad": Op.MAD}
-    assert ours[: len(FIGURE_13) - 2] == [names[name] for name, _ in FIGURE_13[:-2]]
+    assert ours[: len(engines.FIGURE_13) - 2] == [names[name] for name, _ in engines.FIGURE_13[:-2]]
     assert Counter(ours[: 12 * 56]) == {Op.SHARED: 96, Op.MAD: 192, Op.ARITHMETIC: 384}
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
+@pytest.mark.parametrize("claim", engines.CLAIMS, ids=lambda claim: claim.name)
 def test_claims_are_reproduced_as_stated(claim):
     if claim.printed is None:
-        assert not claim.reproduced and agrees(claim, 0.5) is None
+        assert not claim.reproduced and engines.agrees(claim, 0.5) is None
     else:
-        assert agrees(claim, claim.of(BASE)) == claim.reproduced
+        assert engines.agrees(claim, claim.of(BASE)) == claim.reproduced
 
 
 def test_paper_figures_match_the_ladder_and_their_product(script):
@@ -145,15 +132,15 @@ def test_paper_figures_match_the_ladder_and_their_product(script):
 
 
 def test_every_assumption_affects_the_result():
-    for change in CHANGED:
-        under = results(TABLE_1, TABLE_1_BATCH, assumption=change, most=2)
-        stated = results(TABLE_1, TABLE_1_BATCH, most=2)
+    for change in engines.CHANGED:
+        under = engines.results(TABLE_1, TABLE_1_BATCH, assumption=change, most=2)
+        stated = engines.results(TABLE_1, TABLE_1_BATCH, most=2)
         assert any(under(step.name) != stated(step.name) for step in SIMULATED), change.name
 
 
 def test_unsimulated_chunks_are_extrapolated():
-    whole = simulate(Kernel(Sums.INNER, Loads.PLAIN), TABLE_1, 128, most=7)
-    part = simulate(Kernel(Sums.INNER, Loads.PLAIN), TABLE_1, 128, most=4)
+    whole = engines.simulate(engines.Kernel(engines.Sums.INNER, Loads.PLAIN), TABLE_1, 128, most=7)
+    part = engines.simulate(engines.Kernel(engines.Sums.INNER, Loads.PLAIN), TABLE_1, 128, most=4)
     assert part.cycles != whole.cycles
     assert part.cycles == pytest.approx(whole.cycles, rel=0.01)
     assert sum(part.parts.values()) == pytest.approx(sum(whole.parts.values()), rel=0.01)

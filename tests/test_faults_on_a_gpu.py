@@ -324,9 +324,7 @@ def at_once(call):
 
 
 @pytest.mark.parametrize("latency", [False, True])
-def test_net_is_correct_in_every_thread(latency, digits):
-    import cupy
-
+def test_net_is_correct_in_every_thread(latency, digits, cupy):
     try:
         net = LeNet.load(device="cuda", batch=EACH, latency=latency)
     except LenetError as error:

@@ -14,8 +14,6 @@ from lenetgpu.plan import resolve
 from lenetgpu.stages import find
 
 PLAN = resolve("unrolled", "cpu")
-
-
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 

@@ -14,9 +14,7 @@ FUSED += ["fp16x3_winograd", "mma_fp16", "mma_winograd", "mma_fp16x3", "fp32"]
 
 
 @pytest.mark.parametrize("plan", FUSED)
-def test_short_pass_leaves_other_images_unchanged(plan, shipped_weights):
-    import cupy
-
+def test_short_pass_leaves_other_images_unchanged(plan, shipped_weights, cupy):
     chosen = plan_here(plan)
     images = cupy.asarray(load_dataset(assets.default_digits()).images[:400])
     pipeline = Pipeline(chosen, shipped_weights, 400)
@@ -31,10 +29,8 @@ def test_short_pass_leaves_other_images_unchanged(plan, shipped_weights):
 
 
 @pytest.mark.alone
-def test_measured_peaks_agree_with_the_data_sheet():
+def test_measured_peaks_agree_with_the_data_sheet(cupy):
     """Peaks are below the data sheet's and above half of it; tensor cores well above the rest."""
-    import cupy
-
     from lenetgpu.gpu.machines import current
     from lenetgpu.measure import roofline
 
@@ -47,9 +43,7 @@ def test_measured_peaks_agree_with_the_data_sheet():
 
 
 @pytest.mark.parametrize("calls", [1, 3, 10])
-def test_graph_repeats_the_call_as_often_as_requested(calls):
-    import cupy
-
+def test_graph_repeats_the_call_as_often_as_requested(calls, cupy):
     from lenetgpu.gpu.graph import Graph
 
     count = cupy.zeros(5, cupy.int32)

@@ -77,10 +77,8 @@ def test_pageable_arrays_and_sources_give_the_same_labels(digits, shipped_weight
     assert streamer.done == len(digits)
 
 
-def test_chunks_shrink_when_memory_is_short(digits, shipped_weights):
+def test_chunks_shrink_when_memory_is_short(digits, shipped_weights, cupy):
     """CuPy's pool is limited to less than the stream slots require, and restored afterwards."""
-    import cupy
-
     pool, plan = cupy.get_default_memory_pool(), plan_here("tiled")
     expected, _ = on_device(plan, shipped_weights, digits[:N])
     pool.free_all_blocks()

@@ -59,9 +59,7 @@ def case(kind, problem_type, known, n):
 
 
 @pytest.mark.parametrize("problem", ODD["conv"], ids=str)
-def test_gpu_reference_equals_cpu_reference(problem, rng):
-    import cupy
-
+def test_gpu_reference_equals_cpu_reference(problem, rng, cupy):
     x, w = random_input("conv", problem, 3, rng)
     there = conv_reference(x, w, problem, cupy).get()
     np.testing.assert_allclose(there, conv_reference(x, w, problem), rtol=1e-12, atol=1e-12)
@@ -153,9 +151,7 @@ def test_plans_are_correct_on_digits(plan, digits):
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("plan", FUSED)
-def test_fused_plans_are_correct_at_any_batch(plan, dtype, digits):
-    import cupy
-
+def test_fused_plans_are_correct_at_any_batch(plan, dtype, digits, cupy):
     dataset, weights, expected, _ = digits
     images = dataset.images if dtype == "uint8" else dataset.images.astype(np.float32) / 255
     pipeline = Pipeline(plan_here(plan), weights, FULL, dtype)
@@ -178,9 +174,7 @@ def test_fused_plans_are_correct_on_random_images(plan, digits, rng):
 
 @pytest.mark.alone
 @pytest.mark.parametrize("plan", FUSED)
-def test_plans_classify_a_million_images(plan, digits):
-    import cupy
-
+def test_plans_classify_a_million_images(plan, digits, cupy):
     dataset, weights, expected, labels = digits
     pipeline = Pipeline(plan_here(plan), weights, 1_000_000)
     pipeline.with_scores = False
@@ -192,9 +186,7 @@ def test_plans_classify_a_million_images(plan, digits):
 
 
 @pytest.mark.parametrize("plan", FUSED)
-def test_stage_override_splits_a_fused_plan(plan, digits):
-    import cupy
-
+def test_stage_override_splits_a_fused_plan(plan, digits, cupy):
     dataset, weights, _, labels = digits
     gpu = driver_gpus()[0]
     chosen = resolve(plan, "cuda", {"fc1": "tiled"}, gpu=gpu)
@@ -212,9 +204,7 @@ def test_cpu_stage_inside_a_gpu_plan(digits):
     assert names.count("copy to cpu") == names.count("copy to cuda") == 2
 
 
-def test_pipelines_do_not_share_constant_filters(digits):
-    import cupy
-
+def test_pipelines_do_not_share_constant_filters(digits, cupy):
     dataset, weights, _, expected = digits
     other = Weights({k: v + np.float32(0.3) for k, v in weights.tensors.items()}, "other")
     plan = resolve("tiled", "cuda")

@@ -140,8 +140,6 @@ def test_progress_ends_at_its_total():
 
 
 DIGITS = ROOT / "data" / "digits-10k.h5"
-
-
 N = 330
 
 

@@ -13,17 +13,9 @@ from functools import cache
 from math import ceil
 from types import SimpleNamespace
 
+import emulated
 import numpy as np
 import pytest
-from emulated import (
-    NAMES,
-    fp16_features,
-    int8_features,
-    mma_fp16_features,
-    sparse_features,
-    split_winograd_features,
-    winograd_features,
-)
 from tensor_cores import argument, compiled
 from test_kernels_on_a_cpu import built_with, header_folder, version
 
@@ -72,7 +64,7 @@ def runner(entry):
 @pytest.fixture(scope="module")
 def tensors():
     balanced = load_weights(assets.default_weights()).balanced
-    return [balanced[name] for name in NAMES]
+    return [balanced[name] for name in emulated.NAMES]
 
 
 @pytest.fixture(scope="module")
@@ -132,11 +124,11 @@ def in_sparse_bytes(conv1, conv2, *_):
 
 # Module, pack function, reference for the packed operands
 KERNELS = {
-    "direct": (direct, in_fp16(fp16_pack), fp16_features),
-    "winograd": (winograd, in_fp16(winograd_pack), winograd_features),
-    "int8": (int8, lambda conv1, conv2, *_: int8_pack.pack(conv1, conv2), int8_features),
-    "sparse": (sparse, in_sparse_bytes, sparse_features),
-    "split": (split, in_parts, split_winograd_features),
+    "direct": (direct, in_fp16(fp16_pack), emulated.fp16_features),
+    "winograd": (winograd, in_fp16(winograd_pack), emulated.winograd_features),
+    "int8": (int8, lambda conv1, conv2, *_: int8_pack.pack(conv1, conv2), emulated.int8_features),
+    "sparse": (sparse, in_sparse_bytes, emulated.sparse_features),
+    "split": (split, in_parts, emulated.split_winograd_features),
 }
 
 
@@ -150,7 +142,7 @@ KERNELS = {
      ("sparse", True, 21, 1), ("sparse", True, 9, 4), ("sparse", False, 9, 1)],
 )  # fmt: skip
 def test_features_match_emulated_operands(library, name, uint8, n, grid, tensors, rng):
-    module, pack, emulated = KERNELS[name]
+    module, pack, features = KERNELS[name]
     images = load_dataset(assets.default_digits()).images[:n]
     if not uint8:
         images = rng.random((n, 28, 28, 1), np.float32)
@@ -161,7 +153,7 @@ def test_features_match_emulated_operands(library, name, uint8, n, grid, tensors
     conv1, *others = pack(*tensors)
     packed = (conv1[int(uint8)], *others)
     found = launched(run, images, packed, grid, threads, int(rng.integers(1 << 30)), parts)
-    expected = emulated(images, tensors).reshape(n, 1024)[:, fp16_pack.feature_order()]
+    expected = features(images, tensors).reshape(n, 1024)[:, fp16_pack.feature_order()]
     assert not found[n:].any()
     near = 3e-6 if parts == 2 else 2e-3
     np.testing.assert_allclose(found[:n], expected, rtol=0, atol=near * expected.max())
@@ -214,7 +206,7 @@ def test_mma_features_match_emulated_operands(features_of, tensors, uint8, n, bl
     if not uint8:
         images = rng.random((n, 28, 28, 1), np.float32)
     found = features_of(images, blocks)
-    expected = winograd_features(images, tensors).reshape(n, 1024)[:, feature_order()]
+    expected = emulated.winograd_features(images, tensors).reshape(n, 1024)[:, feature_order()]
     np.testing.assert_allclose(found, expected, atol=5e-4 * expected.max())
 
 
@@ -222,7 +214,7 @@ def test_mma_fp16_writes_only_its_images_features(features_of, tensors):
     """Run nine images in blocks of four; the last block has one image, its other places poison."""
     images = load_dataset(assets.default_digits()).images[:9]
     found = features_of(images, 1, "mma_fp16")
-    expected = mma_fp16_features(images, tensors)[:, feature_order()]
+    expected = emulated.mma_fp16_features(images, tensors)[:, feature_order()]
     np.testing.assert_allclose(found, expected, atol=5e-4 * expected.max())
 
 

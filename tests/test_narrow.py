@@ -19,24 +19,13 @@ from lenetgpu.lab.console import folded
 from lenetgpu.lab.conv.document import CONVOLVED, EXPLAINED, SUMMED
 from lenetgpu.lab.conv.document import STEPS as CONV_STEPS
 from lenetgpu.lab.listing import matrix_lines, variant_lines
-from lenetgpu.lab.tables import (
-    STAGE,
-    Table,
-    columns,
-    dimensions,
-    fixed,
-    in_lines,
-    listed,
-    show,
-    significant,
-)  # fmt: skip
 from lenetgpu.stages import variants
 from lenetgpu.stages.matrix import cells
 from lenetgpu.stages.registry import KINDS, SPAN_KINDS
 
 TYPES = {
     "compared": COMPARED, "course": COURSE, "layouts": LAYOUTS, "counted": COUNTED, "steps": STEPS,
-    "stage": STAGE, "convolved": CONVOLVED, "summed": SUMMED, "explained": EXPLAINED,
+    "stage": tables.STAGE, "convolved": CONVOLVED, "summed": SUMMED, "explained": EXPLAINED,
     "conv steps": CONV_STEPS,
 }  # fmt: skip
 NARROW = {
@@ -53,9 +42,9 @@ def row_of(columns):
     for index, column in enumerate(columns):
         parts = column.key.split(".")
         value = 12345.678 + index if column.numeric else f"winograd.part_{index} of it"
-        if column.write is dimensions:
+        if column.write is tables.dimensions:
             value = [10, 20 + index]
-        if column.write is listed:
+        if column.write is tables.listed:
             value = ["power"]
         inner = row.setdefault(parts[0], {}) if len(parts) > 1 else row
         inner[parts[-1]] = value
@@ -64,7 +53,7 @@ def row_of(columns):
 
 @pytest.mark.parametrize("kind", TYPES.values(), ids=TYPES)
 def test_numbers_are_not_broken_at_any_width(kind):
-    table = Table(kind, [row_of(kind)], "a table")
+    table = tables.Table(kind, [row_of(kind)], "a table")
     for width in (30, 40, 60, 100):
         shown = table.fitting(width)
         written = io.StringIO()
@@ -80,9 +69,9 @@ def test_numbers_are_not_broken_at_any_width(kind):
 
 
 def test_names_break_after_a_separator():
-    assert in_lines("conv1+pool1+conv2", 12) == "conv1+pool1+\nconv2"
-    assert in_lines("unrolled.image_layout", 15) == "unrolled.image_\nlayout"
-    assert in_lines("a 0.14 M", 4) == "a\n0.14\nM"
+    assert tables.in_lines("conv1+pool1+conv2", 12) == "conv1+pool1+\nconv2"
+    assert tables.in_lines("unrolled.image_layout", 15) == "unrolled.image_\nlayout"
+    assert tables.in_lines("a 0.14 M", 4) == "a\n0.14\nM"
 
 
 @pytest.mark.parametrize("width", [24, 40, 60])
@@ -170,11 +159,11 @@ def test_progress_fits_the_width(width, rate):
     assert not any("\u2026" in frame or len(frame) > width for frame in frames)
 
 
-TIMED = columns(
+TIMED = tables.columns(
     "candidate=name",
-    ("median ms=median_ms", fixed(3)),
-    *columns(("W=machine.power_w", fixed(0))),
-    ("grid", dimensions),
+    ("median ms=median_ms", tables.fixed(3)),
+    *tables.columns(("W=machine.power_w", tables.fixed(0))),
+    ("grid", tables.dimensions),
     "note",
 )
 ENTRY = {"name": "a|\x1b", "median_ms": 0.12349, "grid": [3, 2], "machine": {"power_w": 312.5},
@@ -191,7 +180,7 @@ def test_formats_in_the_file_of_columns_are_known(name):
 
 def test_every_format_shows_nested_json_objects():
     row = ENTRY | {"note": "said"}
-    table = Table(TIMED, [row, {"name": "b", "machine": None}], "a title")
+    table = tables.Table(TIMED, [row, {"name": "b", "machine": None}], "a title")
     assert [one.key for one in table.columns] == [
         "name", "median_ms", "machine.power_w", "grid", "note",
     ]  # fmt: skip
@@ -210,13 +199,13 @@ def test_every_format_shows_nested_json_objects():
 
 def test_note_that_does_not_fit_is_shown_below():
     rows = [{"name": "a", "median_ms": 1.0, "note": "a sentence"}, {"name": "b"}]
-    table, printed = Table(TIMED, rows, below="note"), []
+    table, printed = tables.Table(TIMED, rows, below="note"), []
 
     class Narrow:
         width = 12
         print = staticmethod(printed.append)
 
-    show(Narrow, [table, "a line"])
+    tables.show(Narrow, [table, "a line"])
     assert printed[1:] == ["a: a sentence", "a line"]
     assert table.notes(80) == []
 
@@ -227,14 +216,14 @@ def test_note_that_does_not_fit_is_shown_below():
      (0, "0.00"), (-2.5, "-2.50"), (99.96, "100.0")],
 )  # fmt: skip
 def test_three_significant_digits_at_any_magnitude(value, text):
-    assert significant(3)(value) == text
+    assert tables.significant(3)(value) == text
 
 
 def test_interval_has_both_ends_or_none():
     entry = {column.key: 1.0 for column in COMPARED if column.numeric}
     entry |= {"name": "fused.rows, again", "check": "PASS", "verdict": "undecided"}
     entry |= {"grid": [1, 1, 1], "block": [1, 1, 1], "label_flips": 0}
-    table, seen = Table(COMPARED, [entry]), set()
+    table, seen = tables.Table(COMPARED, [entry]), set()
     for width in range(40, 260):
         shown = {column.key for column in table.fitting(width)}
         assert ("low" in shown) == ("high" in shown)

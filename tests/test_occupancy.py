@@ -79,8 +79,7 @@ def test_occupancy_is_explained():
 
 
 @pytest.mark.gpu
-def test_occupancy_agrees_with_the_driver():
-    import cupy
+def test_occupancy_agrees_with_the_driver(cupy):
     import numpy as np
 
     from lenetgpu.check.reference import random_input

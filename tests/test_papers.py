@@ -15,8 +15,6 @@ EQUATION, FIGURE, SECTION, SLIDE, TABLE = "equation", "figure", "section", "slid
 cited, references = LISTS.cited, LISTS.references
 TEXTS = {text.name: text for text in LISTS.TEXTS}
 COURSE, PASCAL, CONVNET2 = TEXTS["course"], TEXTS["Pascal"], TEXTS["convnet2"]
-
-
 VARIANTS = PAGE.registered()
 
 

@@ -71,10 +71,8 @@ def test_images_arriving_as_it_falls_asleep_are_answered(hopper, digits, shipped
         assert net._life > 100
 
 
-def test_other_gpu_work_continues(hopper, digits, shipped_weights):
+def test_other_gpu_work_continues(hopper, digits, shipped_weights, cupy):
     """Other kernels run, memory is freed, the device is synchronized; two instances run at once."""
-    import cupy
-
     images, reference = digits
     with (
         Persistent(shipped_weights) as net,

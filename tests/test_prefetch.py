@@ -252,9 +252,7 @@ def assert_right(problem, n, rng, launch, arrays=np):
 @pytest.mark.parametrize("pieces", [1, 2, 3])
 @pytest.mark.parametrize("method", [1, 2])
 @pytest.mark.parametrize("problem", ONE)
-def test_streamed_pieces_are_correct(problem, method, pieces, rng):
-    import cupy
-
+def test_streamed_pieces_are_correct(problem, method, pieces, rng, cupy):
     def launch(x, w, y, problem):
         single_.launch_tile(x, cupy.asarray(w), y, problem, streamed(problem, method, pieces))
 
@@ -264,9 +262,7 @@ def test_streamed_pieces_are_correct(problem, method, pieces, rng):
 @pytest.mark.gpu
 @pytest.mark.parametrize("tile", MULTI_TILES)
 @pytest.mark.parametrize("problem", SEVERAL)
-def test_segments_and_splits_are_correct(problem, tile, rng):
-    import cupy
-
+def test_segments_and_splits_are_correct(problem, tile, rng, cupy):
     def launch(x, w, y, problem):
         multi.launch_tile(x, cupy.asarray(multi.pack(w, problem, tile)), y, problem, tile)
 
@@ -278,8 +274,6 @@ MANY = {
     "one element": Conv(6, 8, 10, 9, 1, 1),
     "padded": Conv(6, 7, 3, 5, 3, 2, pad=1),
 }
-
-
 TILES = {
     "both": StrictTile("both", 8, 32, 4, 3, threads=64),
     "both, wide": StrictTile("both", 8, 128, 5, 2, threads=64),
@@ -362,8 +356,6 @@ LITERAL = [
     if variant.full_name.startswith(("prefetch.single_strict", "prefetch.strict"))
     or variant.full_name == "texture.slides"
 ]
-
-
 WIDE = [
     Conv(9, 3000, 1, 5, 3, 3),
     Conv(5, 6, 3, 700, 2, 2),  # more filters than sums
@@ -373,9 +365,7 @@ WIDE = [
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", LITERAL, ids=lambda v: v.full_name)
-def test_paper_shapes_are_correct(variant, rng):
-    import cupy
-
+def test_paper_shapes_are_correct(variant, rng, cupy):
     problems = [*SINGLE[::4], *MULTI[::4], *(shape.problem for shape in SUITES["overfeat"].shapes)]
     laid_out = (replace(base, reads="NCHW", writes="NCHW") for base in (*problems, *WIDE))
     supported = [problem for problem in laid_out if variant.refusal(problem) is None]
@@ -391,10 +381,8 @@ def test_paper_shapes_are_correct(variant, rng):
 @pytest.mark.gpu
 @pytest.mark.parametrize("streams", ["lines", "filters"])
 @pytest.mark.parametrize("pieces", [1, 2, 5])
-def test_prefetched_pieces_are_correct(streams, pieces, rng):
+def test_prefetched_pieces_are_correct(streams, pieces, rng, cupy):
     """Test several pieces, which none of the paper's shapes needs on a large GPU."""
-    import cupy
-
     divided = (1, 7) if streams == "lines" else (7, 1)
     parts = StrictParts(*divided, streams, pieces, 9)
 

@@ -31,8 +31,6 @@ FILES = len(list(H200.rglob("*.json")))
 SECTIONS = ("first", "machine", "pipeline", "plans", "peers", "roofline", "ladder", "comparisons",
             "suites", "shares", "streams", "labels", "counters")  # fmt: skip
 CHARTS = "figure.chart"
-
-
 run = partial(terminal.run, "report")
 
 

@@ -16,8 +16,6 @@ from lenetgpu.measure.roofline import Ceilings, ceilings, confirmed, known
 from lenetgpu.store import entries
 
 TODAY = datetime.date.today().isoformat()
-
-
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
@@ -180,9 +178,7 @@ def test_share_above_one_remeasures_ceilings(measured, second, noted, tmp_path):
 
 
 @pytest.mark.gpu
-def test_gpu_ceilings_are_tied_to_the_driver(own_cache):
-    import cupy
-
+def test_gpu_ceilings_are_tied_to_the_driver(own_cache, cupy):
     from lenetgpu.gpu.device import activate, require_gpu
 
     gpu = require_gpu(0)

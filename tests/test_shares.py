@@ -52,8 +52,6 @@ from lenetgpu.stages.conv.convnet2.ladder import ROLLED, UNROLLED, Tile
 
 MANY = SHAPES["16x16x64 to 64, 5x5"][0]
 ODD = Conv(5, 6, 3, 7, 3, 2, pad=1)
-
-
 run = partial(terminal.run, "conv", "--shares")
 
 

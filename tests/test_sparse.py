@@ -94,9 +94,7 @@ def test_inactive_channels_do_not_break_pruning(dead, shipped_weights, monkeypat
 @pytest.mark.gpu
 @pytest.mark.parametrize("model", ["shipped", "course"])
 @pytest.mark.parametrize(("plan", "most"), [("int8", 5), ("int8_sparse", 8)])
-def test_int8_plans_lose_few_labels_in_10000(plan, model, most, request, mnist):
-    import cupy
-
+def test_int8_plans_lose_few_labels_in_10000(plan, model, most, request, mnist, cupy):
     path = assets.default_weights()
     if model == "course":
         path = request.getfixturevalue("course") / "model.hdf5"
