@@ -635,6 +635,9 @@ def test_unreadable_picture_is_a_row_without_label(tmp_path, scans, bad):
     again = run(scans, "--out", out, "--shard", 3, code=1).stdout
     assert "no label 2 of them" in again and all(part in again for part in why)
     assert "elapsed" not in again
+    quiet = run(scans, "--out", out, "--shard", 3, "--quiet", code=1).stdout.splitlines()
+    assert [line.split()[0] for line in quiet[:3]] == ["done", "digits", "no"]
+    assert quiet == again.splitlines()[3:]
     assert (parts(out), (out / "manifest.json").read_bytes()) == before
 
 

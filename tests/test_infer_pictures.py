@@ -178,12 +178,16 @@ def test_drawings_fit_the_width_and_show_the_ink(digits, width, braille):
 
 @pytest.mark.parametrize("width", [80, 40])
 def test_notes_are_shown_at_every_width(folder, width, monkeypatch):
-    """Notes are in their column, or below the table."""
+    """Notes are below the answers; the report is left out where there is nothing to judge."""
     monkeypatch.setattr(Console, "width", width)
     os.rename("scans", "s")
     text = run("s").stdout
-    assert ("1: dark on light, inverted" in text) == (width == 40)
-    assert "dark on light, inverted" in " ".join(text.split())
+    assert "1: dark on light, inverted" in text and "plan  " not in text
+    assert "plan  " in run("s", "--repeat", 1).stdout
+    (one, *_), answer = rows("s"), run("s", "--limit", 1).stdout.splitlines()
+    shown = f"{one['file']}: {one['label']} ({one['probability']:.1%})"
+    assert answer[:2] == [shown, f"note     {one['notes'][0]}"]
+    assert run("s", "--limit", 1, "--quiet").stdout.splitlines() == [shown]
 
 
 def test_few_images_of_one_file_use_the_same_table(folder, digits):
@@ -197,9 +201,12 @@ def test_few_images_of_one_file_use_the_same_table(folder, digits):
     assert re.findall(r"x\.npy\[\d\]", table) == [f"x.npy[{number}]" for number in range(5)]
     assert "\u28ff" in table or "#" in table
     both = [run(name, "--skip", 3, "--limit", 4).stdout for name in ("x.npy", "y.h5")]
-    plain, labelled = (text.partition("\ndevice")[0].splitlines() for text in both)
+    plain, labelled = (text.partition("\ndevice")[0].rstrip().splitlines() for text in both)
     assert [line.split()[2:] for line in plain] == [line.split()[2:] for line in labelled]
-    assert "accuracy 4/4" in both[1] and "accuracy unknown" in both[0]
+    assert "accuracy 4/4" in both[1] and "accuracy" not in both[0]
+    assert run("y.h5", "--skip", 30, "--quiet").stdout.splitlines()[2:] == [
+        "accuracy 2/2 = 100.00%"
+    ]
     shipped = rows("--skip", 9_990)
     assert [row["file"] for row in shipped] == [f"digits-10k.h5[{n}]" for n in range(9990, 10_000)]
 

@@ -78,30 +78,46 @@ def _classified(
     return classified.outcome, classified
 
 
-def _print_images(out: Console, outcome: Outcome, classified: Classified | None) -> None:
-    """Print table and drawn digits, or counts; nothing for one labelled file of many images."""
-    if classified is None and outcome.truth is not None:
-        return
-    from lenetgpu.lab import pictures
+def _print(
+    out: Console, outcome: Outcome, classified: Classified | None, notes: Iterable[str], quiet: bool
+) -> None:
+    """Print the answers, and unless `quiet` the notes and, if it is of interest, the report."""
+    from lenetgpu.lab import pictures, summary
     from lenetgpu.lab.tables import show
 
-    parts: Iterable[Part] = [pictures.counts(outcome.labels.tolist())]
+    parts: Iterable[Part] = ()
     if classified is not None:
-        parts = pictures.parts(classified.rows(), classified.images, out.width)
+        rows = classified.rows()
+        drawn = partial(pictures.parts, rows, classified.images, out.width)
+        parts = pictures.answers(rows) if quiet else drawn()
+    elif outcome.truth is None:
+        parts = [pictures.counts(outcome.labels.tolist())]
     show(out, parts)
+    timed = outcome.request.timing or outcome.request.repeat
+    brief = classified is not None and outcome.truth is None and not timed
+    if quiet:
+        if outcome.truth is not None:
+            summary.print_accuracy(out, outcome)
+        return
+    for note in (*notes, *(outcome.notes if brief else ())):
+        out.print(f"note     {note}")
+    if not brief:
+        if classified is not None:
+            out.print("")
+        summary.print_infer(out, outcome)
 
 
 @click.command(cls=Command)
 @declared("infer")
 @click.pass_context
 def infer(
-    ctx: click.Context, /, data: tuple[str, ...], as_is: bool, no_progress: bool, **options: Any
+    ctx: click.Context, /, data: tuple[str, ...], as_is: bool, quiet: bool, **options: Any
 ) -> None:
     """Classify images and print accuracy and time."""
     from lenetgpu.files import output as files
     from lenetgpu.lab.console import progress_bar
     from lenetgpu.lab.mistakes import check_errors, write_errors
-    from lenetgpu.lab.summary import print_infer, print_scores
+    from lenetgpu.lab.summary import print_scores
     from lenetgpu.measure.document import infer_json
     from lenetgpu.measure.outcome import Request
 
@@ -120,10 +136,10 @@ def infer(
         Request, options, overrides=overrides(options), data=file,
         roofline=options["timing"], mistakes=errors is not None, each=True,
     )  # fmt: skip
-    gathered = None
+    gathered, shown = None, not (quiet or options["no_progress"])
     if expanded is not None:
-        gathered = _gathered(requested, expanded, as_is, not no_progress)
-    with progress_bar(enabled=not no_progress) as progress:
+        gathered = _gathered(requested, expanded, as_is, shown)
+    with progress_bar(enabled=shown) as progress:
         outcome, classified = _classified(requested, gathered, progress, output)
     for name, ms in before.items():
         outcome.phases[name] = ms + outcome.phases.get(name, 0.0)
@@ -133,10 +149,7 @@ def infer(
     if errors is not None:
         write_errors(errors, outcome)
     out = console(stderr=is_stdout(json_file))
-    _print_images(out, outcome, classified)
-    for note in () if expanded is None else expanded.notes:
-        out.print(f"note     {note}")
-    print_infer(out, outcome)
+    _print(out, outcome, classified, () if expanded is None else expanded.notes, quiet)
     if options["scores"] and output is None:
         print_scores(out, outcome)
     if outcome.interrupted:
@@ -189,9 +202,7 @@ def profile(ctx: click.Context, /, counters: bool, no_progress: bool, **options:
 @click.command(cls=Command)
 @declared("classify")
 @click.pass_context
-def classify(
-    ctx: click.Context, /, no_progress: bool, predict: bool, json_file: Path | None, **options: Any
-) -> None:
+def classify(ctx: click.Context, /, predict: bool, json_file: Path | None, **options: Any) -> None:
     """Classify many files in shards; the same command resumes an interrupted run.
 
     Label files and a manifest of the completed shards are written to the folder of --out.
@@ -205,7 +216,8 @@ def classify(
     require_targets(json_file, sources=(*options["sources"], options["weights"]))
     require_outside(options["out"], json_file)
     requested, err = request(ClassifyRequest, options), is_stdout(json_file)
-    with status_line(enabled=not no_progress, rate=True) as status:
+    silent = options["no_progress"] or requested.quiet
+    with status_line(enabled=not silent, rate=True) as status:
         if predict:
             prediction = foresee(requested, status)
         else:
@@ -215,7 +227,7 @@ def classify(
     if predict:
         show(console(err), predicted(prediction))
         return
-    for line in lines(outcome):
+    for line in lines(outcome, requested.quiet):
         say(line, err=err)
     if outcome.interrupted:
         left = f"{outcome.left:,} shards left; the same command goes on"

@@ -50,14 +50,15 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     if out is None:
         out = np.empty((*a.shape[:-1], b.shape[-1]), np.result_type(a, b))
     axis = max(range(-1, -out.ndim - 1, -1), key=lambda axis: out.shape[axis])
-    count, flop = out.shape[axis], 2 * out.size * a.shape[-1]
+    count, flop, errors = out.shape[axis], 2 * out.size * a.shape[-1], np.geterr()
 
     def part(lo: int, hi: int) -> None:
         cut_a, cut_b, cut_out = (
             np.moveaxis(np.moveaxis(x, axis, 0)[lo:hi], 0, axis) if axis != shared else x
             for x, shared in ((a, -1), (b, -2), (out, None))
         )
-        np.matmul(cut_a, cut_b, out=cut_out)
+        with np.errstate(**errors):  # the caller's, in each thread
+            np.matmul(cut_a, cut_b, out=cut_out)
 
     with one_blas_thread():
         parallel_ranges(count, part, max(1, _LEAST_FLOP * count // max(1, flop)))

@@ -57,6 +57,7 @@ class ClassifyRequest:
     as_is: bool = False
     polarity: str = "auto"
     transpose: bool = False
+    quiet: bool = False  # say nothing but answers and errors
 
     def check(self) -> None:
         """Raise LenetError if an option has an invalid value."""
@@ -88,7 +89,7 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
     or if the job cannot continue. Finished shards stay, and the same command resumes the job.
     """
     request.check()
-    out = request.out.absolute()
+    out, note = request.out.absolute(), (lambda text: None) if request.quiet else tell
     _require_folder(out, request.sources, request.form)
     read = _look(request, say)
     with manifest.alone(out):
@@ -102,16 +103,16 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
         if not read.listed:
             local = paying(run, local, images)
         if local != request.workers:
-            tell(f"workers {local or 'none'}: each needs {SHARE:,} of the {images:,} images to pay")
+            note(f"workers {local or 'none'}: each needs {SHARE:,} of the {images:,} images to pay")
         with crew(run, local, request.scheduler, request.tries) as workers:
             if not read.listed and begun is None:
                 # a damaged file is set aside later
                 with suppress(LenetError), open_source(Path(read.inputs[0].path)) as source:
-                    _tell_some(run.orientation.notes(run.orientation.source(source)), tell, "notes")
+                    _tell_some(run.orientation.notes(run.orientation.source(source)), note, "notes")
             unreadable = [entry.sentence for entry in read.bad]
             _tell_some(unreadable, tell, "files that cannot be read")
             if workers.dashboard:
-                tell(f"dashboard {workers.dashboard}")
+                note(f"dashboard {workers.dashboard}")
             say("making ready")
             job, machine = _job_of(request, run, read, workers)
             if begun is None:
@@ -308,8 +309,8 @@ def foresee(request: ClassifyRequest, say: Say) -> Predicted:
             return Predicted(job, workers.costs(Path(scratch), job), machine)
 
 
-def lines(outcome: ClassifyOutcome) -> list[str]:
-    """Return lines on the inputs, the results and the speed of this run."""
+def lines(outcome: ClassifyOutcome, quiet: bool = False) -> list[str]:
+    """Return lines on the results and, unless `quiet`, on the inputs and the speed of this run."""
     job = outcome.job
     right, labelled = outcome.right
     word = "pictures" if job.pictures else "images"
@@ -330,6 +331,8 @@ def lines(outcome: ClassifyOutcome) -> list[str]:
         text += [f"  {sentence}" for sentence in outcome.reasons]
     if labelled:
         text.append(f"accuracy {right:,}/{labelled:,} = {right / labelled:.2%}")
+    if quiet:
+        return [line for line in text if not line.startswith(("data ", "weights ", "plan "))]
     if outcome.fresh:
         rate = outcome.fresh_images / outcome.seconds
         text.append(

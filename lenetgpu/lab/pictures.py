@@ -102,7 +102,10 @@ def classify(
 
 
 def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[Part]:
-    """Yield up to FEW rows as a table, with `images` (N, 28, 28, 1) drawn; more rows as counts."""
+    """Yield one row as its answer, up to FEW as a table, with `images` (N, 28, 28, 1) drawn.
+
+    More rows are yielded as counts.
+    """
     from lenetgpu.lab.tables import Table, from_file
 
     if len(rows) > FEW:
@@ -122,10 +125,20 @@ def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[P
     ]
     name = "pictures, narrow" if width < _NARROW else "pictures"
     table = Table(from_file(name, share=probability), shown, below="note")
-    yield table
-    if table.notes(width):
+    if len(rows) == 1:
+        yield from answers(rows)
+        yield from map("note     {}".format, rows[0]["notes"])
+    else:
+        yield table
+    if len(rows) == 1 or table.notes():
         yield ""
-    yield from drawn(images, [row["label"] for row in rows], width, _encodes(_BRAILLE))
+    yield from drawn(images, [row["label"] for row in rows], width, _encodes(_BRAILLE))[:-1]
+
+
+def answers(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield a line per row: its name, label and probability."""
+    for row in rows:
+        yield f"{row['file']}: {row['label']} ({probability(row['probability'])})"
 
 
 def counts(labels: Sequence[int], likely: Sequence[float] = ()) -> Table:

@@ -75,6 +75,15 @@ def _images(outcome: Outcome) -> str:
     return f"{count} {'image' if requested == 1 else 'images'}{batch}"
 
 
+def print_accuracy(console: Console, outcome: Outcome) -> None:
+    """Print the share of correct labels, or that it is unknown."""
+    correct, count = outcome.correct, outcome.done
+    if correct is None:
+        console.print("accuracy unknown: the data has no labels")
+    else:
+        console.print("", bold=f"accuracy {correct:,}/{count:,} = {correct / count:.2%}")
+
+
 def print_infer(console: Console, outcome: Outcome) -> None:
     """Print the final lines of `lenetgpu infer`."""
     console.print(f"device   {describe_device(outcome)}")
@@ -88,11 +97,8 @@ def print_infer(console: Console, outcome: Outcome) -> None:
         from lenetgpu.lab.tables import show
 
         show(console, stage_parts(outcome))
-    correct, count = outcome.correct, outcome.done
-    if correct is None:
-        console.print("accuracy unknown: the data has no labels")
-    else:
-        console.print("", bold=f"accuracy {correct:,}/{count:,} = {correct / count:.2%}")
+    print_accuracy(console, outcome)
+    if outcome.counts is not None:
         for line in lines(outcome.counts, console.width):
             console.print(line)
     compute, whole = outcome.compute, outcome.end_to_end

@@ -133,7 +133,7 @@ LAUNCH, RATES, TIMES, RATIO, STAGE = map(from_file, ("launch", "rates", "times",
 class Table:
     """Rows (JSON objects) under columns; columns without values are left out.
 
-    If the terminal is too narrow for the column `below`, its sentences follow the table.
+    In print, the sentences of the column `below` follow the table.
     """
 
     every: Sequence[Column]
@@ -175,7 +175,7 @@ class Table:
 
     def fitting(self, width: int) -> tuple[Column, ...]:
         """Return the columns that fit in `width` characters; the least important are dropped."""
-        fitting = list(self.columns)
+        fitting = [column for column in self.columns if column.key != self.below]
         for key in ini(COLUMNS)["first to go"]:
             if self._fits(fitting, width):
                 break
@@ -195,7 +195,7 @@ class Table:
         from rich.table import Table as Rich
 
         shown = self.fitting(width)
-        left_out = [column.title for column in self.columns if column not in shown]
+        left_out = [c.title for c in self.columns if c not in shown and c.key != self.below]
         table = Rich(
             title=one_line(self.title) or None,
             title_justify="left",
@@ -217,10 +217,10 @@ class Table:
             table.add_row(*(in_lines(c.cell(row), widths.get(c.key)) for c in shown))
         return table
 
-    def notes(self, width: int) -> list[str]:
-        """Return the sentences of the `below` column if it does not fit in `width`, one per row."""
+    def notes(self) -> list[str]:
+        """Return the sentences of the `below` column, one per row that has one."""
         notes = [column for column in self.columns if column.key == self.below]
-        if not notes or notes[0] in self.fitting(width):
+        if not notes:
             return []
         word = "" if notes[0].title == "note" else f"{notes[0].title}: "
         texts = [(self.columns[0].cell(row), notes[0].cell(row)) for row in self.rows]
@@ -256,7 +256,7 @@ def show(console: Console, parts: Iterable[Part]) -> None:
     for part in parts:
         if isinstance(part, Table):
             console.print(part.rich(console.width))
-            for line in part.notes(console.width):
+            for line in part.notes():
                 console.print(line)
         else:
             console.print(part)
