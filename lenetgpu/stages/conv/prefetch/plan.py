@@ -7,11 +7,14 @@ lines of W'x pixels, which continue from one line of the map to the next. S = 4 
 `columns` pixels, M' = `filters`, W'y = `lines`.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product as pairs
 from math import ceil, hypot
+from pathlib import Path
+from typing import Any
 
 from lenetgpu.gpu.machines import FLOAT, WARP, Machine
 from lenetgpu.problems import Conv
@@ -387,46 +390,44 @@ def filled(tile: StrictTile, problem: Conv) -> StrictTile:
     return tile
 
 
+_TEXTS: dict[str, dict[str, str]] = json.loads(Path(__file__).with_suffix(".json").read_text())
+
+
+def _rows(table: str, **values: Any) -> Rows:
+    """Return the rows of a table of plan.json: its labels and texts, formatted with `values`."""
+    texts = _TEXTS[table].items()
+    return [(label.format(**values), text.format(**values)) for label, text in texts]
+
+
 def _met(holds: bool) -> str:
     return "met" if holds else "NOT met"
 
 
-def _data_set_rows(plan: StrictPlan) -> dict[str, str]:
+def _data_set_rows(plan: StrictPlan) -> Rows:
     """Return rows of section 3.2's values, and a verdict per constraint."""
     tile, problem, half = plan.tile, plan.problem, plan.machine.shared_bytes // 2
-    segment, at_once = FLOAT * tile.elements, tile.elements * tile.columns * tile.filters
-    each = FLOAT * problem.gemm_k
-    aligned, enough = segment % 32 == each % 32 == 0, tile.filters >= plan.least_filters
-    return {
-        "S": f"{segment} bytes of each filter, filters (m, c, r, s)",
-        "W'x": f"{tile.columns} pixels",
-        "M'": f"{tile.filters} filters",
-        "W'y": f"{tile.lines(problem)} lines = ceil(S / 4K)",
-        "M' >= N_FMA x 4 / (S x W'x)": f"{plan.least_filters:,}: {_met(enough)}, "
-        f"{at_once:,} multiply-adds a data set",
-        "S x M' + 4 x W'y x W'x <= S_shared / 2": f"{plan.data_set:,} of {half:,} bytes: "
-        f"{_met(plan.data_set <= half)}",
-        "S and filters multiples of 32 bytes": f"{segment} and {each:,}: {_met(aligned)}",
-    }
+    segment, filter_bytes = FLOAT * tile.elements, FLOAT * problem.gemm_k
+    sizes = {"segment": segment, "filter": filter_bytes, "half": half, "lines": tile.lines(problem)}
+    verdicts = {"enough": _met(tile.filters >= plan.least_filters)}
+    verdicts["fits"] = _met(plan.data_set <= half)
+    verdicts["aligned"] = _met(segment % 32 == filter_bytes % 32 == 0)
+    at_once = tile.elements * tile.columns * tile.filters
+    return _rows("data set", plan=plan, tile=tile, at_once=at_once, **sizes, **verdicts)
 
 
 def plan_rows(plan: StrictPlan) -> Rows:
     """Return (label, value) rows: the division, section 3.2's values, a verdict per constraint."""
     tile, problem = plan.tile, plan.problem
-    tiles = tile.tiles(problem)
+    tiles, rounds = tile.tiles(problem), tile.rounds(problem)
     useful = problem.OH * problem.OW * problem.M / (tiles * tile.columns * tile.filters)
     blocks = tiles if tile.spread else tile.multiprocessors * tile.each
-    values = {
-        "division": f"{DIVISIONS[tile.division]}: {tile.division} divided (section 2.3)",
-        **_data_set_rows(plan),
-        "blocks": f"{blocks} of {tile.threads} threads, {tile.shared(problem):,} bytes each",
-        "thread": f"{tile.sums} sums; {tile.rounds(problem)} data sets a tile",
-        "tiles": f"{tiles:,} an image, {useful:.0%} of their sums wanted",
-    }
+    counts = {"blocks": blocks, "tiles": tiles, "rounds": rounds, "useful": useful}
+    rows = _rows("division", tile=tile, letter=DIVISIONS[tile.division]) + _data_set_rows(plan)
+    rows += _rows("tiles", tile=tile, shared=tile.shared(problem), **counts)
     if tile.division in ("filters", "maps"):
         storage = "held in shared memory" if tile.cached else "fetched again for each tile"
-        values[f"{tile.division} of a multiprocessor"] = storage
-    return list(values.items())
+        rows.append((f"{tile.division} of a multiprocessor", storage))
+    return rows
 
 
 VECTOR = 4
@@ -753,53 +754,29 @@ def _approach(single: StrictSingle, problem: Conv, machine: Machine) -> str:
     return f"second: V_s is NOT met; {moved}, any division moves at most {single.most:,}"
 
 
-def _plan_rows(plan: SinglePlan) -> dict[str, str]:
-    return {
-        "P": f"{plan.p}",
-        "Q": f"{plan.q}",
-        "D1": f"{plan.d1:,} bytes (5)",
-        "D2": f"{plan.d2:,} bytes (8)",
-        "Th1": f"{plan.th1:,} multiply-adds (6)",
-        "Th2": f"{plan.th2:,} multiply-adds (9)",
-        "method": _METHODS[plan.division],
-    }
+def _piece_rows(plan: SinglePlan) -> Rows:
+    return _rows("pieces", plan=plan, method=_TEXTS["methods"][str(plan.division)])
 
 
 def parts_rows(single: StrictSingle, problem: Conv, machine: Machine) -> Rows:
     """Return (label, value) rows: P and Q, the approach of section 2.2, verdicts per constraint."""
     plan, parts, shared = single.plan, single.parts, machine.shared_bytes
     name, data = ("P", plan.d1) if plan.division == 1 else ("Q", plan.d2)
-    values = {
-        **_plan_rows(plan),
-        f"D{plan.division} <= S_shared": f"{data:,} of {shared:,} bytes: {_met(data <= shared)}",
-        f"Th{plan.division} >= N_FMA": f"{machine.n_fma:,}: {_met(plan.hides)}",
-        "approach (section 2.2)": _approach(single, problem, machine),
-    }
+    verdicts = {"fits": _met(data <= shared), "hides": _met(plan.hides)}
+    verdicts["approach"] = _approach(single, problem, machine)
+    limits = {"plan": plan, "machine": machine, "data": data, "shared": shared}
+    rows = _piece_rows(plan) + _rows("constraints", **limits, **verdicts)
     if not single.redivided and parts.pieces != plan.pieces:
-        values[f"{name} that two blocks hold"] = f"{parts.pieces}"
-    values |= {
-        "a multiprocessor's part": f"{parts.part_lines(problem)} lines x "
-        f"{parts.part_filters(problem)} filters in {parts.pieces} pieces of {parts.streams}, "
-        f"{parts.data(problem):,} bytes at once",
-        "multiprocessors with a part": f"{parts.busy(problem)} of {parts.multiprocessors}",
-        "blocks": f"{parts.multiprocessors * parts.each} of {parts.threads} threads, "
-        f"{parts.shared(problem):,} bytes each",
-    }
-    return list(values.items())
+        rows += _rows("more pieces", name=name, parts=parts)
+    part = {"lines": parts.part_lines(problem), "filters": parts.part_filters(problem)}
+    part |= {"data": parts.data(problem), "shared": parts.shared(problem)}
+    part |= {"busy": parts.busy(problem), "blocks": parts.multiprocessors * parts.each}
+    return rows + _rows("parts", parts=parts, **part)
 
 
 def explain_machine(machine: Machine) -> Rows:
     """Return (label, value) rows: Table 1 for the machine."""
-    values = {
-        "device": f"{machine.name}: {machine.multiprocessors} multiprocessors of {machine.cores} "
-        f"cores at {machine.clock_mhz:g} MHz, {machine.shared_bytes >> 10} KiB shared memory each",
-        "latency": f"{machine.latency} cycles",
-        "transmission rate": f"{machine.bytes_per_clock:,} bytes a cycle",
-        "N_FMA": f"{machine.n_fma:,} multiply-adds = latency x cores x 2",
-        "V_s": f"{machine.v_s:,} bytes: {machine.threads:,} threads a multiprocessor, 4 bytes "
-        f"each, cover {machine.data_requirement:,}",
-    }
-    return list(values.items())
+    return _rows("machine", machine=machine, kib=machine.shared_bytes >> 10)
 
 
 def _range(lower: int | None, upper: int) -> str:
@@ -810,10 +787,6 @@ def _range(lower: int | None, upper: int) -> str:
 
 NO_TWO = ("blocks", "two do not fit a multiprocessor")
 _NO_BLOCK = ("block", "none fits this device's shared memory")
-_METHODS = {
-    1: "1: filters divided among the multiprocessors, the map in P pieces",
-    2: "2: the map divided among the multiprocessors, filters in Q pieces",
-}
 
 
 def explain_single(problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -826,31 +799,26 @@ def explain_single(problem: Conv, batch: int, machine: Machine) -> Rows:
         approach = "bulk loading: the operations on a part are fewer than N_FMA"
     elif plan.pieces == 1:
         approach = "all at once: one piece has the N_FMA operations"
-    rows = [
-        *explain_machine(machine),
-        ("D_filter + D_map", f"{filters:,} + {pixels:,} bytes (3)"),
-        ("P may be", f"{_range(*plan.p_bounds)} (steps 1, 2)"),
-        ("Q may be", f"{_range(*plan.q_bounds)} (steps 1, 2)"),
-        *_plan_rows(plan).items(),
-        ("approach", approach),
-    ]
+    p, q = _range(*plan.p_bounds), _range(*plan.q_bounds)
+    rows = explain_machine(machine) + _rows(
+        "steps 1 and 2", filters=filters, pixels=pixels, p=p, q=q
+    )
+    rows += [*_piece_rows(plan), ("approach", approach)]
     if tile is None:
         return [*rows, _NO_BLOCK]
-    bytes_all = tile.row_parts * tile.filter_parts * tile.shared(problem)
-    block = f"{tile.rows} rows x {tile.filters} filters"
-    block += f", {tile.pieces} after each other" if tile.pieces > 1 else ""
-    block += f", by {tile.threads} threads of {tile.px * tile.pc} x {tile.fm} outputs"
-    blocks = f"{tile.row_parts} x {tile.filter_parts}, {bytes_all:,} bytes in all"
-    return [*rows, ("block", block), ("blocks", blocks)]
+    pieces = f", {tile.pieces} after each other" if tile.pieces > 1 else ""
+    outputs = tile.px * tile.pc
+    all_bytes = tile.row_parts * tile.filter_parts * tile.shared(problem)
+    sizes = {"pieces": pieces, "outputs": outputs, "all_bytes": all_bytes}
+    return rows + _rows("single block", tile=tile, **sizes)
 
 
 def explain_multi(problem: Conv, batch: int, machine: Machine) -> Rows:
     """Return (label, value) rows: Table 1 for the machine, then section 3.2."""
     plan, tile = plan_multi(problem, machine), multi_tile(problem, machine)
-    rows = [*explain_machine(machine), *_data_set_rows(plan).items()]
+    rows = explain_machine(machine) + _data_set_rows(plan)
     if tile is None:
         return [*rows, _NO_BLOCK]
-    block = f"{tile.rows} x {tile.columns} pixels x {tile.filters} filters by {tile.threads} "
-    block += f"threads of {4 * tile.quads} x {tile.fm} outputs, channels in {tile.splits} parts"
-    blocks = f"{tile.blocks(flat(problem))} an image, {tile.shared(flat(problem)):,} bytes of "
-    return [*rows, ("block", block), ("blocks", blocks + "shared memory each")]
+    blocks, shared = tile.blocks(flat(problem)), tile.shared(flat(problem))
+    sizes = {"outputs": VECTOR * tile.quads, "blocks": blocks, "shared": shared}
+    return rows + _rows("multi block", tile=tile, **sizes)
