@@ -1,30 +1,22 @@
 """Plans: which variant runs each stage, on which device, in which layouts."""
 
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.layouts import PRIVATE, convertible, equivalent
-from lenetgpu.network import CLASSIFIER, FEATURES, IMAGE_SHAPE, SPANS, STAGE_NAMES, STAGES
+from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGE_NAMES, STAGES
 from lenetgpu.stages import Variant, find, variants
 from lenetgpu.stages.matrix import FAMILIES
 from lenetgpu.stages.registry import KINDS, SPAN_KINDS, find_span, refused
-
-_FAST_CPU = {"pool": "fused", "fc": "tiled", "argmax": "serial"}
-_FAST_CUDA = {"pool": "fused", "fc": "tiled", "argmax": "thread"}
-
-
-def _spanned(features: str, classifier: str | None = None) -> dict[str, str]:
-    """Map a fused family's two spans to its kernels, with fallbacks for overridden stages."""
-    families = {FEATURES: features, CLASSIFIER: classifier or features}
-    both = {span.name: families[span.kind] for span in SPANS if span.kind in families}
-    return {**_FAST_CUDA, "conv": "cublas", "fc": "cublas", **both}
 
 
 def _uniform(family: str) -> dict[str, str]:
@@ -32,52 +24,21 @@ def _uniform(family: str) -> dict[str, str]:
     return {kind: "tiled" if refused(kind, family) else family for kind in KINDS}
 
 
-# plan -> device -> kind (or stage) -> variant or family
+_PLANS = json.loads(Path(__file__).with_suffix(".json").read_text())
+# plan -> device -> kind (or stage, or span) -> variant or family; kinds are for overridden stages
 NAMED: dict[str, dict[str, dict[str, str]]] = {
     "serial": {"cpu": _uniform("serial")},  # CPU variants only
     **{name: {"cpu": _uniform(name), "cuda": _uniform(name)} for name in FAMILIES[1:]},
-    "course": {
-        "cuda": {
-            "conv1": "unrolled.constant_layout",
-            "conv2": "unrolled.image_layout",
-            "pool": "layout.quad_looped",
-            "fc": "tiled.relu_apart",
-            "argmax": "thread.wide_blocks",
-        }
-    },
-    "block": {
-        "cuda": _FAST_CUDA | {"conv": "unrolled", "conv1+pool1": "block", "conv2+pool2": "block"}
-    },
-    "sgemm": {"cuda": {**_FAST_CUDA, "conv": "cublas", "fc": "cublas"}},
-    "half": {"cuda": {**_FAST_CUDA, "conv": "cublas.half", "fc": "cublas.half"}},
-    "fp32": {
-        "cpu": {**_FAST_CPU, "conv": "tiled", SPANS[0].name: "winograd", "argmax": "numpy"},
-        "cuda": _spanned("cuda_cores_fp32"),
-    },
-    "fp16x3": {"cuda": _spanned("wgmma_fp16x3")},
-    "fp16x3_winograd": {"cuda": _spanned("wgmma_winograd_fp16x3", "wgmma_fp16x3")},
-    "fp16": {"cuda": _spanned("wgmma_fp16")},
-    "fp16_winograd": {"cuda": _spanned("wgmma_winograd_fp16", "wgmma_fp16")},
-    "int8": {"cuda": _spanned("wgmma_int8", "wgmma_fp16")},
-    "int8_sparse": {"cuda": _spanned("wgmma_sparse_int8", "wgmma_fp16")},
-    "mma_fp16x3": {"cuda": _spanned("mma_fp16x3")},
-    "mma_fp16": {"cuda": _spanned("mma_fp16")},
-    "mma_winograd": {"cuda": _spanned("mma_winograd_fp16", "mma_fp16")},
+    **_PLANS["named"],
 }
-# old plan names
-ALIASES = {"fast": "fp16", "fp16_roles": "fp16_winograd", "mma": "mma_fp16", "report": "course"}
+ALIASES: dict[str, str] = _PLANS["former names"]
 AUTO = "auto"
 # precision -> device -> plans `auto` chooses from, the likely fastest first. On a GPU they are
 # measured, and must keep the precision's promise (dispatch/auto.py, PROMISES in check/judge.py);
 # without measurements the first supported plan is used
-AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
-    "fp32": {"cpu": ("fp32", "tiled"), "cuda": ("fp32", "sgemm")},
-    "fp16x3": {"cuda": ("fp16x3", "fp16x3_winograd", "mma_fp16x3")},
-    "fp16": {"cuda": ("fp16", "fp16_winograd", "mma_fp16", "mma_winograd", "half")},
-    "int8": {"cuda": ("int8", "int8_sparse")},
-}
+AUTO_PLANS: dict[str, dict[str, list[str]]] = _PLANS["auto"]
 # precision -> device -> plans of other precisions that `auto` may select if no less accurate
-STAND_INS = {"fp32": {"cuda": ("fp16x3", "fp16x3_winograd", "mma_fp16x3")}}
+STAND_INS: dict[str, dict[str, list[str]]] = _PLANS["stand-ins"]
 _CONV_PREFERENCE = 10
 _CONVERSION_COST = 1000
 
@@ -239,8 +200,8 @@ def _resolve_auto(
     return replace(resolve(last, device, overrides, precision, gpu), name=AUTO)
 
 
-def _auto_names(device: str, precision: str) -> tuple[str, ...]:
-    names = AUTO_PLANS.get(precision, {}).get(device, ())
+def _auto_names(device: str, precision: str) -> list[str]:
+    names = AUTO_PLANS.get(precision, {}).get(device, [])
     if not names:
         have = [p for p, devices in AUTO_PLANS.items() if device in devices]
         raise LenetError(
@@ -249,9 +210,9 @@ def _auto_names(device: str, precision: str) -> tuple[str, ...]:
     return names
 
 
-def stand_ins(device: str, precision: str) -> tuple[str, ...]:
+def stand_ins(device: str, precision: str) -> list[str]:
     """Return plans of another precision that `auto` uses where they are as accurate (STAND_INS)."""
-    return STAND_INS.get(precision, {}).get(device, ())
+    return STAND_INS.get(precision, {}).get(device, [])
 
 
 def may_settle(device: str, precision: str) -> set[str]:

@@ -5,11 +5,13 @@ This module does not import CuPy: errors are recognized by class name and number
 
 import atexit
 import gc
+import json
 import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 from lenetgpu.errors import LenetError, first_line
@@ -28,22 +30,8 @@ _NO_MEMORY = {
 _WORDS = ("ALLOC_FAILED", "ALLOCATION_FAILED")
 _LITTLE_BYTES = 256 << 20
 # After these errors of the runtime or driver every call in the process fails the same way.
-_LOST = {
-    214: "CUDA_ERROR_ECC_UNCORRECTABLE",
-    220: "CUDA_ERROR_NVLINK_UNCORRECTABLE",
-    227: "CUDA_ERROR_CONTAINED",
-    700: "CUDA_ERROR_ILLEGAL_ADDRESS",
-    702: "CUDA_ERROR_LAUNCH_TIMEOUT",
-    709: "CUDA_ERROR_CONTEXT_IS_DESTROYED",
-    710: "CUDA_ERROR_ASSERT",
-    714: "CUDA_ERROR_HARDWARE_STACK_ERROR",
-    715: "CUDA_ERROR_ILLEGAL_INSTRUCTION",
-    716: "CUDA_ERROR_MISALIGNED_ADDRESS",
-    717: "CUDA_ERROR_INVALID_ADDRESS_SPACE",
-    718: "CUDA_ERROR_INVALID_PC",
-    719: "CUDA_ERROR_LAUNCH_FAILED",
-    721: "CUDA_ERROR_TENSOR_MEMORY_LEAK",
-}
+_ERRORS = json.loads(Path(__file__).with_suffix(".json").read_text())
+_LOST: dict[int, str] = {int(number): name for number, name in _ERRORS.items()}
 last_queued: deque[Any] = deque(maxlen=1)  # a kernel, for the message: errors surface after it
 _lost_message: list[str] = []
 

@@ -3,8 +3,10 @@
 It is the time from an instruction's issue to that of the warp's next one, which depends on it.
 """
 
+import json
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.latency import STEPS, least_per_step
@@ -31,29 +33,10 @@ class Instruction:
         return [Kernel.beside(__file__, "instruction_latency", STEPS=n, OP=self.op) for n in STEPS]
 
 
-INSTRUCTIONS = (
-    Instruction(0, "mad.f32", "FFMA", "mad"),
-    Instruction(1, "add.u32", "IADD", "add", 2, remark="and a LOP3 between: additions are joined"),
-    Instruction(2, "mul.lo.u64", "IMAD", "mul", remark="by a register: three multiplications"),
-    Instruction(3, "mad.lo.s32", "IMAD"),
-    Instruction(4, "ld.shared", "LDS", "ld.shared", remark="the paper's is not waited for"),
-    Instruction(5, "ld.local", "LDL", "ld.local", remark="hits the first cache"),
-    Instruction(6, "st.shared", "STS", "", _PLACES, remark="nothing waits for it"),
-    Instruction(7, "st.local", "STL", "st.local", _PLACES, remark="nothing waits for it"),
-    Instruction(8, "ld.const", "LDC"),
-    Instruction(9, "ld.global.ca", "LDG", remark="hits the first cache"),
-    Instruction(10, "ld.global.cg", "LDG", remark="hits the L2 cache"),
-    Instruction(11, "bar.sync", "BAR", threads=_BLOCK, remark="two warps, a block of Table 1"),
-    Instruction(12, "mov %clock64", "CS2R", remark="what a part's end costs"),
-)
+_TABLES = json.loads(Path(__file__).with_suffix(".json").read_text())
+INSTRUCTIONS = tuple(Instruction(**row) for row in _TABLES["measured"])
 # Instructions of figures 9 and 13 that this method cannot measure, and why.
-NOT_MEASURED = {
-    "mov.f32": "the compiler leaves none: registers are renamed, not copied",
-    "add.u64": "no instruction of its own: two 32-bit additions with a carry",
-    "mul.lo.u64 by 4": "no instruction of its own: a shift, mostly within the address's addition",
-    "single lines of the kernel": "a clock read at each would keep the compiler from overlapping "
-    "them, and a GPU counts no cycles an instruction",
-}
+NOT_MEASURED: dict[str, str] = _TABLES["not measured"]
 
 
 @cache
