@@ -97,12 +97,6 @@ def main(
             raise click.ClickException(
                 f"expected the same labels of all jobs, found {len(digests)}"
             )
-        predicted = []
-        for count, shard in cells:
-            words = command(scratch / "read", scratch / "none", count, shard, device)
-            prediction = run([*words, "--predict"], count, device)
-            predicted.append({"workers": count, "shard": shard, "costs": prediction["costs"],
-                              "rows": prediction["predicted"]})  # fmt: skip
     rows = []
     for (count, shard), jobs in samples.items():
         rates = [job["images_per_second"] for job in jobs]
@@ -113,7 +107,7 @@ def main(
     document = {
         "schema": 1, "command": "scale", "date": datetime.date.today().isoformat(),
         **software(None), "images": images, "files": FILES, "rounds": rounds,
-        "plan": summary["plan"], "device": summary["device"], "rows": rows, "predicted": predicted,
+        "plan": summary["plan"], "device": summary["device"], "rows": rows,
     }  # fmt: skip
     if target is not None:
         write_atomically(target, (json_text(document, indent=1) + "\n").encode())

@@ -618,27 +618,20 @@ def scale() -> str:
 
 
 def _scale(document: Document) -> str:
-    by_run = {
-        (entry["shard"], entry["workers"]): row["rate"]
-        for entry in document["predicted"]
-        for row in entry["rows"]
-        if row["workers"] == max(1, entry["workers"])
-    }
     alone = {r["shard"]: r["images_per_second"] for r in document["rows"] if not r["workers"]}
     rows = []
     for row in document["rows"]:
         shard, workers, rate = row["shard"], row["workers"], row["images_per_second"]
-        model = by_run.get((shard, workers))
         span = f"({min(row['samples']):,.0f} to {max(row['samples']):,.0f})"
         rows.append(
             [f"{shard:,}", workers or "none", f"{rate:,.0f} {span}",
-             times(rate / alone[shard]) if shard in alone else None, model and f"{model:,.0f}"]
+             times(rate / alone[shard]) if shard in alone else None]
         )  # fmt: skip
     about = (
         f"{where(document)}; plan {document['plan']}; {document['images']:,} images in "
         f"{document['files']} files in the page cache; {document['rounds']} interleaved jobs a row."
     )
-    heads = "images per shard> | Dask workers | images/s> | relative to none> | predicted images/s>"
+    heads = "images per shard> | Dask workers | images/s> | relative to none>"
     return lines(about, md(heads, rows))
 
 

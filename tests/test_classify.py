@@ -273,11 +273,8 @@ def test_images_changed_while_reading_are_reported(images, out, meanwhile):
 def test_other_outputs_inside_the_folder_are_refused(images, out):
     run(images, "--out", out, "--shard", 200)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    for more in ((), ("--predict",)):
-        done = run(
-            images, "--out", out, "--shard", 200, "--json", out / "report.json", *more, code=2
-        )
-        assert "expected a file outside" in done.stderr and done.stderr.count("\n") == 1
+    done = run(images, "--out", out, "--shard", 200, "--json", out / "report.json", code=2)
+    assert "expected a file outside" in done.stderr and done.stderr.count("\n") == 1
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 

@@ -1,6 +1,5 @@
-"""Crews and workers of a job: writing overlaps computing; retries; predicted times."""
+"""Crews and workers of a job: writing overlaps computing; retries."""
 
-import json
 import pickle
 import sys
 import threading
@@ -8,20 +7,17 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from terminal import run
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.assets import default_weights
 from lenetgpu.files.weights import load_weights
 from lenetgpu.jobs import crew, manifest, worker
-from lenetgpu.jobs.costs import Costs, predict, shards_per_task
-from lenetgpu.jobs.crew import OnDask
+from lenetgpu.jobs.crew import OnDask, shards_per_task
 from lenetgpu.jobs.inputs import gather
 from lenetgpu.jobs.job import Job
 from lenetgpu.jobs.manifest import Failed, Row
@@ -172,27 +168,6 @@ def test_chain_limits_open_files_but_not_passes(begun, tmp_path, monkeypatch):
     assert max(found) <= 4 and passes[:2] == [30, 40]  # two open, one written, one queued
 
 
-@pytest.mark.parametrize("workers", [None, pytest.param("1", marks=pytest.mark.slow)])
-def test_worker_cost_estimate(tmp_path, workers, digits):
-    """No files are left; a scheduler is measured if there is one."""
-    if workers is not None:
-        pytest.importorskip("distributed", reason="no Dask")
-    read, out, found = tmp_path / "a.npy", tmp_path / "out", tmp_path / "found.json"
-    np.save(read, digits.images[:600])
-    words = ["classify", read, "--out", out, "--shard", 100, "--predict", "--device", "cpu"]
-    words += ["--plan", "fp32", "--no-progress", "--json", found]
-    words += [] if workers is None else ["--workers", workers]
-    done = run(*words, code=0)
-    document = json.loads(found.read_text())
-    costs = document["costs"]
-    assert (costs["task"] > 0) == (workers is not None) and costs["there"] == 1
-    assert all(costs[name] > 0 for name in ("read", "label", "start", "opening", "ending", "line"))
-    assert costs["label_all"] > 0 and costs["bus"] is None
-    assert [row["workers"] for row in document["predicted"]] == [1, 2, 4, 8, 64]
-    assert ("ms a task" in done.output) == (workers is not None)
-    assert sorted(Path(tmp_path).iterdir()) == [read, found]
-
-
 @pytest.fixture
 def dask():
     """A client of a scheduler in this process with the given number of workers."""
@@ -280,39 +255,6 @@ def test_job_without_workers_ends_with_an_error(begun, dask, monkeypatch):
     assert manifest.read(out).done == {}
 
 
-ONE = Costs(
-    read=1_000.0, read_all=1e6, label=500.0, start=3.0, opening=0.1, ending=0.2, line=0.001
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "change, bound, rate",
-    [
-        ({"read_all": 2_000.0}, "the storage", 2_000.0),
-        ({"line": 0.5}, "the manifest", 2_000.0),
-        ({"task": 1.0}, "the scheduler", 2_000.0),
-        ({"there": 2, "label_all": 600.0}, "the network", 80_000 / (10_000 / 300 + 1)),
-        ({"bus": 500.0, "kernels": 900.0}, "the bus", 80_000 / 21),
-        ({"bus": 900.0, "kernels": 500.0}, "the kernels", 80_000 / 21),
-        ({"read": 100.0}, "reading", 80_000 / 101),
-        ({"ending": 5.0}, "a shard's end", 80_000 / 50),
-        ({}, "the network", 80_000 / 21),
-    ],
-)
-def test_predicted_bottleneck_of_eight_workers(change, bound, rate):
-    found = predict(replace(ONE, **change), 80_000, 1_000, 8)
-    assert found.bound == bound and found.rate == pytest.approx(rate)
-    assert found.seconds == pytest.approx(3 + 80_000 / rate)
-
-
-def test_workers_get_whole_shards():
-    assert predict(ONE, 2_500, 1_000, 1).rate == pytest.approx(2_500 / (5 + 0.3))
-    found = predict(ONE, 2_000, 1_000, 8)
-    assert found.bound == "the number of shards" and found.rate == pytest.approx(2_000 / 2.1)
-
-
 def test_tasks_group_several_shards():
     shards = (1, 127, 128, 1_000, 10**6)
     assert [shards_per_task(count, 4) for count in shards] == [1, 7, 8, 32, 32]
-    found = predict(replace(ONE, label=1e9, read=1e9, task=10.0), 100_000, 1_000, 1)
-    assert found.bound == "the scheduler" and found.rate == pytest.approx(100_000 / 40)

@@ -202,31 +202,24 @@ def profile(ctx: click.Context, /, counters: bool, no_progress: bool, **options:
 @click.command(cls=Command)
 @declared("classify")
 @click.pass_context
-def classify(ctx: click.Context, /, predict: bool, json_file: Path | None, **options: Any) -> None:
+def classify(ctx: click.Context, /, json_file: Path | None, **options: Any) -> None:
     """Classify many files in shards; the same command resumes an interrupted run.
 
     Label files and a manifest of the completed shards are written to the folder of --out.
     """
     from lenetgpu.files.output import require_targets
-    from lenetgpu.lab.classify import ClassifyRequest, foresee, lines, predicted, require_outside
+    from lenetgpu.lab.classify import ClassifyRequest, lines, require_outside
     from lenetgpu.lab.classify import classify as job
     from lenetgpu.lab.console import status_line
-    from lenetgpu.lab.tables import show
 
     require_targets(json_file, sources=(*options["sources"], options["weights"]))
     require_outside(options["out"], json_file)
     requested, err = request(ClassifyRequest, options), is_stdout(json_file)
     silent = options["no_progress"] or requested.quiet
     with status_line(enabled=not silent, rate=True) as status:
-        if predict:
-            prediction = foresee(requested, status)
-        else:
-            outcome = job(requested, status, partial(say, err=True))
+        outcome = job(requested, status, partial(say, err=True))
     if json_file is not None:
-        write_json(json_file, (prediction if predict else outcome).document())
-    if predict:
-        show(console(err), predicted(prediction))
-        return
+        write_json(json_file, outcome.document())
     for line in lines(outcome, requested.quiet):
         say(line, err=err)
     if outcome.interrupted:

@@ -22,7 +22,6 @@ from lenetgpu.errors import LenetError, first_line, require_extra, unexpected
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.faults import lost
 from lenetgpu.jobs import manifest
-from lenetgpu.jobs.costs import Costs, costs, label_rate, shards_per_task
 from lenetgpu.jobs.job import Job, Shard
 from lenetgpu.jobs.manifest import Failed, Row
 from lenetgpu.jobs.worker import Result, StopError, Worker, waited
@@ -36,11 +35,11 @@ TRIES = 3  # attempts before a shard is set aside
 # One is computed, the next waits in the same process, so that its images are read ahead, and one
 # ends or arrives.
 _TASKS_PER_WORKER = 3
+_TASKS_TO_COME, _MOST_SHARDS = 4, 32  # tasks of a worker in all, shards of a task
 JOIN_S, LOOK_S = 60.0, 5.0  # seconds to wait for a worker, and between checks that one is left
 _LOST = 70  # exit code of a worker whose GPU is lost; another worker is started
 # Libraries that log tracebacks when connections close, which are of no use to users.
 _TALKATIVE = ("asyncio", "bokeh", "dask_cuda", "distributed", "tornado")
-_EMPTY_TASKS = 256  # tasks to measure the scheduler's time for one
 # A process computes in one thread, even if the cluster gave it several for its tasks.
 _preparing, _computing = threading.Lock(), ThreadPoolExecutor(1, "lenetgpu-compute")
 # Images for each worker on a GPU of this machine, at least: they take a GPU 0.1 s, and a worker 1
@@ -129,10 +128,6 @@ class Here:
         worker.ready()
         return partial(_run_here, worker)
 
-    def costs(self, folder: Path, job: Job) -> Costs:
-        """Measure a worker in this process; no files are left in `folder`."""
-        return costs(folder, job, self.request)
-
 
 def _run_here(worker: Worker, numbers: list[int], tries: int) -> Iterator[Row | Failed]:
     """Run these shards; retry a bad one after all others, then set it aside."""
@@ -173,20 +168,6 @@ class OnDask:
             with suppress(_dask().KilledWorker):  # the job's shards will report it
                 result(future)
         return partial(self._run, sent, job)
-
-    def costs(self, folder: Path, job: Job) -> Costs:
-        """Measure one worker alone, all workers together, and the time of a Dask task."""
-        arguments = folder, job, self.request
-        alone: Costs = result(self._submit(costs, *arguments))
-        futures = [
-            self._submit(lambda: label_rate(Worker(*arguments)), workers=[address])
-            for address in self._addresses()
-        ]
-        rates = [result(future) for future in futures]
-        begun = clock()
-        result(self.client.submit(sum, self.client.map(abs, range(_EMPTY_TASKS), pure=False)))
-        task = (clock() - begun) / _EMPTY_TASKS
-        return replace(alone, task=task, there=len(rates), label_all=sum(rates))
 
     def _submit(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         return self.client.submit(call, *arguments, pure=False, **options)
@@ -254,6 +235,11 @@ class OnDask:
             f"workers: expected one at least, found none for {JOIN_S:.0f} s; "
             "the same command goes on where it stopped"
         )
+
+
+def shards_per_task(shards: int, workers: int) -> int:
+    """Return the shards per task: more of them load the scheduler less but balance worse."""
+    return max(1, min(_MOST_SHARDS, shards // (_TASKS_TO_COME * workers)))
 
 
 @lru_cache(1)

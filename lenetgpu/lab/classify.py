@@ -3,9 +3,8 @@
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from lenetgpu.errors import LenetError
@@ -17,14 +16,12 @@ from lenetgpu.files.orientation import BLACK
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
 from lenetgpu.jobs import manifest
-from lenetgpu.jobs.costs import Predicted
 from lenetgpu.jobs.crew import SHARE, TRIES, Here, OnDask, crew, paying
 from lenetgpu.jobs.inputs import Gathered, gather
 from lenetgpu.jobs.job import MOST, PICTURES, SHARD, Job, require_same
 from lenetgpu.jobs.manifest import ClassifyOutcome, Row, altered, clear, new_inputs
 from lenetgpu.jobs.pictures import LIST, require_same_list, store_list
 from lenetgpu.lab.console import Say
-from lenetgpu.lab.tables import Part, Table, from_file
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import clock
 from lenetgpu.plan import AUTO, may_settle
@@ -295,20 +292,6 @@ def _run(
             outcome.seconds = clock() - started
 
 
-def foresee(request: ClassifyRequest, say: Say) -> Predicted:
-    """Measure one worker's costs for a second or two; the folder stays unchanged."""
-    request.check()
-    read, run, folder = _look(request, say), request.run(), request.out.absolute()
-    parent = next(each for each in (folder, *folder.parents) if each.is_dir())
-    with crew(run, request.workers, request.scheduler, request.tries) as workers:
-        say("making ready")
-        job, machine = _job_of(request, run, read, workers)
-        say("measuring a worker")
-        with TemporaryDirectory(prefix=".lenetgpu-", dir=parent) as scratch:
-            store_list(Path(scratch), read.listed)
-            return Predicted(job, workers.costs(Path(scratch), job), machine)
-
-
 def lines(outcome: ClassifyOutcome, quiet: bool = False) -> list[str]:
     """Return lines on the results and, unless `quiet`, on the inputs and the speed of this run."""
     job = outcome.job
@@ -340,28 +323,3 @@ def lines(outcome: ClassifyOutcome, quiet: bool = False) -> list[str]:
             f"{rate:,.0f} {word}/s"
         )
     return text
-
-
-def predicted(foreseen: Predicted) -> list[Part]:
-    """Return one worker's measured costs and the model's prediction for several workers."""
-    job = foreseen.job
-    rows = [asdict(row) for row in foreseen.rows()]
-    title = f"{job.images:,} images in shards of {job.size:,}, predicted"
-    costs = foreseen.costs
-    parts: list[Part] = [
-        f"a worker, plan {job.plan} on {foreseen.machine['name']}, measured here:",
-        f"  ready in            {costs.start:,.2f} s",
-        f"  one reader          {costs.read:,.0f} images/s; one per core {costs.read_all:,.0f}",
-        f"  memory to labels    {costs.label:,.0f} images/s",
-    ]
-    if costs.bus is not None and costs.kernels is not None:
-        rates = f"bus {costs.bus:,.0f}, kernels {costs.kernels:,.0f}"
-        parts.append(f"  of that             {rates} images/s")
-    if costs.there > 1:
-        parts.append(f"  {costs.there} workers at once   {costs.label_all:,.0f} images/s")
-    parts.append(
-        f"  a shard             {costs.opening * 1e3:,.2f} ms to open; {costs.ending * 1e3:,.2f} "
-        f"to write and list, {costs.line * 1e3:,.2f} of that for the manifest line"
-    )
-    task = f"{costs.task * 1e3:,.2f} ms a task" if costs.task else "none; --workers 1 measures one"
-    return [*parts, f"  a scheduler         {task}", Table(from_file("predicted"), rows, title)]
