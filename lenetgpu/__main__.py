@@ -1,11 +1,31 @@
 """Entry point of `python -m lenetgpu` and of the command `lenetgpu`."""
 
+# `signal` takes a while to import, in which Ctrl-C would print a traceback
+import _signal  # type: ignore[import-not-found]
 import atexit
 import gc
 import os
 import sys
-import traceback
 from itertools import pairwise
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+def _interrupted(number: int, _: "FrameType | None") -> None:
+    os.write(2, b"lenetgpu: interrupted\n")
+    os._exit(128 + number)
+
+
+def _install() -> None:
+    """End the process at Ctrl-C, unless its parent ignores it, until `Watch` is imported."""
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _interrupted)
+
+
+if __name__ == "__main__":
+    _install()
 
 
 def main() -> None:
@@ -14,10 +34,13 @@ def main() -> None:
     For `infer` garbage collection is off until it is ready to compute, and at exit, because it
     takes a quarter of a short run. If Python runs only this, signal handlers come first.
     """
+    caller = sys._getframe(1)
+    own = (caller.f_globals.get("__name__"), caller.f_code.co_name) == ("__main__", "<module>")
+    if own:
+        _install()
     from lenetgpu.cli.signals import Watch
 
-    watch, caller = Watch(), sys._getframe(1)
-    own = (caller.f_globals.get("__name__"), caller.f_code.co_name) == ("__main__", "<module>")
+    watch = Watch()
     if own:
         watch.begin()
     if sys.argv[1:2] == ["infer"]:
@@ -35,6 +58,8 @@ def main() -> None:
     except SystemExit as end:
         code = end.code
     except Exception:
+        import traceback
+
         from lenetgpu.errors import one_line
 
         for line in traceback.format_exc().splitlines():

@@ -7,6 +7,7 @@ import tempfile
 
 from conftest import ROOT
 
+from lenetgpu.cli.ending import of_system
 from lenetgpu.errors import LenetError
 
 
@@ -25,3 +26,12 @@ def test_full_disk_while_copying_stdin_is_not_blamed_on_stdout():
     assert done.returncode == 2 and done.stdout == b""
     expected = f"stdin: cannot be copied to {tempfile.gettempdir()}: File too large"
     assert re.fullmatch(f"lenetgpu: error: {expected}; [^\n]*\n", done.stderr.decode())
+
+
+def test_library_that_memory_cannot_hold_is_not_blamed():
+    """As under `ulimit -v`: llvmlite says that its file cannot be found."""
+    unmapped = OSError("libllvmlite.so: failed to map segment from shared object")
+    for error in (OSError("cannot find libllvmlite.so"), ImportError("cannot import", name="x")):
+        assert not of_system(error).startswith("memory: ")
+        error.__context__ = unmapped
+        assert of_system(error).startswith("memory: expected enough to load the libraries")

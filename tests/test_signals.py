@@ -39,6 +39,13 @@ def ended(name, code, *words, cwd=ROOT):
 
 
 MOMENTS = {
+    "before its handlers are imported": """
+class Finder:
+    def find_spec(name, *_):
+        if name == "lenetgpu.cli.signals":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+""",
     "before the commands are imported": """
 class Finder:
     def find_spec(name, *_):
@@ -86,7 +93,8 @@ before(click.Context, "exit")
 
 
 @pytest.mark.parametrize(
-    ("name", "moment"), [*zip([*CODES] * 2, MOMENTS, strict=True), ("INT", "in a destructor")]
+    ("name", "moment"),
+    [*zip([*CODES] * 3, MOMENTS), ("INT", "in a destructor")],  # noqa: B905
 )
 def test_signals_have_their_exit_code_and_one_line(name, moment):
     done = ended(name, MOMENTS[moment], "data", "info")

@@ -146,6 +146,11 @@ def end(ctx: click.Context, outcome: Any) -> None:
 
 def of_system(error: OSError | ImportError) -> str:
     """Return the message for an error of the system or a library; end the command on EPIPE."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if "failed to map segment" in str(cause) or getattr(cause, "errno", 0) == errno.ENOMEM:
+            return "memory: expected enough to load the libraries, found less; raise `ulimit -v`"
+        cause = cause.__cause__ or cause.__context__
     if isinstance(error, ImportError):
         if error.name is None or error.name.partition(".")[0] == "lenetgpu":
             raise error  # one of our modules is broken
