@@ -114,7 +114,7 @@ def test_baseline_and_control_are_sampled_like_others(machine):
     made = candidates(machine, base=4.0, other=5.0, b=5.0)
     done = compare("x", made, "base", Effort(3.0, 24), say=lambda *text: said.append(text))
     assert ("4 candidates, about 0.036 s a round, 3 s at most",) in said
-    assert ("checking other", 1, 3) in said
+    assert ("checking other, about 3 s left", 1, 3) in said
     names = {c.bench: c.name for c in (*done.candidates, done.again)}
     assert sorted(names.values()) == ["b", "base", "base" + AGAIN, "other"]
     assert {len(c.samples) for c in (*done.candidates, done.again)} == {done.rounds} == {24}

@@ -159,7 +159,7 @@ def status_line(enabled: bool, rate: bool = False) -> Iterator[Say]:
                 last = line
 
         def percents(text: str, done: int = 0, total: int = 0) -> None:
-            share = f" {done / total:.0%}" if total else ""
+            share = f" {100 * done // total:.0f}%" if done < total else ""
             write(f"{one_line(text)}{share}"[: columns(sys.stderr) - 1])
 
         try:
@@ -173,7 +173,8 @@ def status_line(enabled: bool, rate: bool = False) -> Iterator[Say]:
         task = bar.add_task("starting", total=None)
 
         def say(text: str, done: int = 0, total: int = 0) -> None:
-            bar.update(task, description=one_line(text), completed=done, total=total or None)
+            more = total if done < total else None  # else a spinner: some work still follows
+            bar.update(task, description=one_line(text), completed=done, total=more)
 
         yield say
 

@@ -243,13 +243,16 @@ def why(error: BaseException) -> str:
 def _check_all(comparison: Comparison, flush: Flush | None, effort: Effort, say: Say) -> None:
     """Check waiting candidates, the baseline first; skip the rest after `effort.checks` seconds."""
     start, base, candidates = time.perf_counter(), comparison.base, comparison.candidates
-    for index, candidate in enumerate(sorted(candidates, key=lambda c: c is not base)):
-        if candidate.status != "waiting":
-            continue
-        if candidate is not base and time.perf_counter() - start >= effort.checks:
+    waiting = [c for c in sorted(candidates, key=lambda c: c is not base) if c.status == "waiting"]
+    for index, candidate in enumerate(waiting):
+        took = time.perf_counter() - start
+        if candidate is not base and took >= effort.checks:
             candidate.status, candidate.note = "skipped", UNCHECKED
             continue
-        say(f"checking {candidate.name}", index, len(candidates))
+        # each is checked twice, before the rounds and after them, and the control too
+        checks = 2 * (len(waiting) + 1) - index
+        left = f", about {took / index * checks + effort.seconds:.0f} s left" if index else ""
+        say(f"checking {candidate.name}{left}", index, len(waiting))
         _check(candidate, flush)
 
 
