@@ -120,3 +120,8 @@ void start(void (*kernel)(A...), Dim grid, unsigned x, unsigned y, bool together
         for (auto& one : all) one.join();
     }
 }
+
+#define RUN(kernel)                                                                            \
+    extern "C" void run(unsigned* n, unsigned x, unsigned y, bool together, void** args) {     \
+        start(kernel, Dim{n[0], n[1], n[2]}, x, y, together, args);                            \
+    }

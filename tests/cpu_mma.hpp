@@ -104,6 +104,12 @@ const char* run_kernel(void (*kernel)(A...), unsigned grid, unsigned threads, st
 
 }  // namespace cpu
 
+#define RUN(name, kernel)                                                              \
+    extern "C" const char* name(unsigned grid, unsigned threads, unsigned long bytes,   \
+                                unsigned seed, void** args) {                           \
+        return cpu::run_kernel(kernel, grid, threads, bytes, seed, args);               \
+    }
+
 extern "C" unsigned waited() { return cpu::waited; }
 
 extern "C" void may_read(const char* from, std::size_t bytes) {

@@ -23,12 +23,6 @@ SCALES = {
     "1e30 and 1e-30": (1e30, 1e-30), "both 1e-18": (1e-18, 1e-18),
     "denormal filters": (1e10, 1e-40), "the least": (TINY, 1e30),
 }  # fmt: skip
-RUN = """
-extern "C" const char* run%d(unsigned grid, unsigned threads, unsigned long bytes, unsigned seed,
-                             void** args) {
-    return cpu::run_kernel(%s, grid, threads, bytes, seed, args);
-}
-"""
 
 
 def cases(fast, slow=()):
@@ -41,6 +35,15 @@ def conv(text, **how):
     """Return the problem C,H,W,M,R,S[,stride[,pad]], like the command line with R and S apart."""
     c, h, w, m, r, s, *rest = (int(word) for word in text.split(","))
     return Conv(h, w, c, m, r, s, *rest, **how)
+
+
+def listed(section):
+    """Yield problem, number of images and further words of a section's rows in conv-cases.txt."""
+    text = (ROOT / "tests" / "conv-cases.txt").read_text()
+    for line in text.partition(f"[{section}]\n")[2].partition("\n[")[0].splitlines():
+        if row := line.partition("#")[0].split():
+            reads, _, writes = row[1].partition("-")
+            yield conv(row[0], reads=reads, writes=writes or reads), int(row[2]), row[3:]
 
 
 def flat(path, seen):
@@ -64,7 +67,7 @@ def in_a_namespace(number, kernel):
     macros = [(f"ENTRY_{kernel.entry}", 1), *kernel.defines]
     lines = [f"namespace k{number} {{", *(f"#define {k} {v}" for k, v in macros)]
     lines += [flat(kernel.source, set()), *(f"#undef {k}" for k, _ in macros), "}"]
-    return "\n".join(lines) + RUN % (number, f"k{number}::{kernel.entry}")
+    return "\n".join([*lines, f"RUN(run{number}, k{number}::{kernel.entry})"])
 
 
 def compiled(kernels, folder):

@@ -19,6 +19,7 @@ from tensor_cores import (
     compiled_here,
     conv,
     launcher,
+    listed,
     no_numbers,
     operands,
     selected,
@@ -87,65 +88,23 @@ class Case:
 PLAIN = Case(conv("8,7,7,10,3,3,1,1"), 3, NARROW)
 PARTED = replace(PLAIN, split=3)
 HALOED = Case(conv("8,7,7,10,3,3,1,1", **NCHW), 3, HALO)
-F23 = Case(conv("32,7,8,70,3,3,1,1", **NCHW), 3, WINOGRAD)
 PARTED_MAPS = Case(conv("64,5,5,10,3,3,1,1", **NCHW), 3, NARROW, 6)
 STRIDED = Case(conv("4,5,5,3,1,1,2"), 3, NARROW)
-ROWS = [
-    Case(conv("1,1,1,1,1,1"), 1, NARROW),
-    Case(conv("3,11,13,7,3,2,2,1"), 4, SMALL),
-    Case(conv("24,9,8,70,2,2,1,1", **NCHW), 2, MIDDLE, 2),
-    Case(conv("3,9,8,70,5,5,2,2", **NCHW), 2, SMALL, parts=1),
-    Case(conv("64,5,9,33,3,3,2,1", **NCHW), 3, HALF, 3),
-]
-MORE_ROWS = [
-    Case(conv("1,12,10,10,5,3,3"), 2, NARROW, 2),
-    Case(conv("3,15,15,10,7,7,2,3", reads="NCHW"), 2, NARROW, 3),
-    Case(conv("5,9,10,33,7,7,1,3"), 1, SMALL, 3),
-    Case(conv("8,7,7,1,3,3,1,1", **NCHW), 2, NARROW, 3),
-    Case(conv("20,8,8,96,3,3,2,1", writes="NCHW"), 1, SMALL, 4),
-    Case(conv("20,7,9,35,2,3,1,2", reads="NCHW"), 2, SMALL, 2),
-    Case(conv("8,9,8,130,3,2,1,1"), 2, LARGE),
-    Case(conv("8,10,14,70,2,3,1,1"), 2, TALL),
-    Case(conv("8,10,14,34,3,3,1,1"), 2, LONG),
-    Case(conv("70,5,5,17,3,3,2,1"), 3, NARROW, 3, parts=1),
-    Case(conv("24,9,8,130,3,3,1,1"), 2, SQUARE),
-    Case(conv("36,10,14,70,3,3,1,1"), 2, TOWER, 2),
-    Case(conv("70,9,8,40,3,3,2,1"), 2, HALF, parts=1),
-    Case(conv("8,1,33000,4,3,3,300,1"), 1, NARROW),  # corners that do not fit 16 bits
-    Case(conv("8,130,130,1,1,1,64"), 2, NARROW),  # more shares of an image than lanes
-]
-# With 36 filter elements, sums are saved once. With three chunks of 16 elements in two parts, the
-# second part has as many elements as are saved together, and saves none.
-ASIDE, ASIDE_ONCE = (
-    Case(conv("100,6,7,10,3,3,1,1"), 3, HALO),
-    Case(conv("96,7,7,12,4,4,1,2", **NCHW), 2, HALO_96, 2),
+
+
+def case_of(problem, images, words):
+    """Return the case of a row of conv-cases.txt."""
+    tiling, *more = words
+    numbers = {name: int(number) for name, number in (word.split("=") for word in more)}
+    return Case(problem, images, globals()[tiling], **numbers)
+
+
+ROWS, MORE_ROWS, PLANES, MORE_PLANES, ALL_F23 = (
+    [case_of(*row) for row in listed(section)]
+    for section in ("rows", "more rows", "planes", "more planes", "winograd")
 )
-PLANES = [
-    Case(conv("64,7,7,70,3,3,1,1", **NCHW), 4, HALO_112, 2),
-    Case(conv("20,9,11,10,3,3,2,1"), 9, HALO),
-    ASIDE_ONCE,
-]
-MORE_PLANES = [
-    Case(conv("20,9,8,130,3,2,1,1", **NCHW), 3, HALO_136),
-    Case(conv("1,1,1,1,1,1"), 1, HALO),
-    Case(conv("300,5,5,33,1,1", reads="NCHW"), 24, HALO),
-    Case(conv("24,9,8,7,2,3,1,2", writes="NCHW"), 4, HALO),
-    Case(conv("64,3,3,16,3,3,1,5"), 3, HALO_96),
-    Case(conv("96,1,5,65,1,4,1,1", **NCHW), 7, HALO, 3),
-    Case(conv("3,15,15,64,7,7,2,3", reads="NCHW"), 3, HALO_136),
-    Case(conv("9,10,13,12,2,5,3,2", **NCHW), 5, HALO_136, 3, parts=1),
-    Case(conv("130,6,8,70,3,3,1,1", **NCHW), 2, HALO_112, 3, parts=1),
-    ASIDE,
-]
-ALL_F23 = [  # rows with even and odd numbers of outputs, padding 0 to 3
-    F23,
-    Case(conv("40,9,9,10,3,3", **NCHW), 4, WINOGRAD_96),
-    Case(conv("64,5,9,65,1,3,1,2"), 3, WINOGRAD_80),
-    Case(conv("36,6,6,12,5,3,1,1", reads="NCHW"), 4, WINOGRAD, 3),
-    Case(conv("100,6,7,10,3,3,1,1", writes="NCHW"), 6, WINOGRAD_96),  # sums saved once
-    Case(conv("33,1,3,5,3,3,1,3", **NCHW), 7, WINOGRAD_80, 2),
-    Case(conv("32,3,3,4,1,3"), 40, WINOGRAD_96),
-]
+F23, *MORE_F23 = ALL_F23
+ASIDE = MORE_PLANES[-1]
 F23_FUSED = [ALL_F23[0].fused("fp16"), ALL_F23[1].fused("bf16", bias=False)]
 F23_FUSED += [ALL_F23[2].fused("bf16"), ALL_F23[3].fused("fp16", relu=False)]
 FUSED = [PLAIN.fused(), HALOED.fused("fp16"), PARTED.fused("bf16", bias=False)]
@@ -229,7 +188,7 @@ def assert_right(found, x, w, case, most=None):
 @compiled_here
 @cases(
     [PLAIN, PARTED, HALOED, *ROWS, *PLANES, F23, F23_FUSED[1], *FUSED, SAMPLED[0]],
-    [PARTED_MAPS, *MORE_ROWS, *MORE_PLANES, *ALL_F23[1:], F23_FUSED[0], *F23_FUSED[2:],
+    [PARTED_MAPS, *MORE_ROWS, *MORE_PLANES, *MORE_F23, F23_FUSED[0], *F23_FUSED[2:],
      *MORE_FUSED, *SAMPLED[1:]],
 )  # fmt: skip
 def test_outputs_are_correct_and_in_bounds(case, on_a_cpu, rng):

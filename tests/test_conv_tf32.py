@@ -20,6 +20,7 @@ from tensor_cores import (
     compiled_here,
     conv,
     launcher,
+    listed,
     no_numbers,
     operands,
     selected,
@@ -72,53 +73,11 @@ class Case:
         return f"{shape}-{self.images}-{by}-{self.product.rows}x{self.product.width}"
 
 
-WGMMA = [
-    Case(conv("1,1,1,1,1,1"), 1),
-    Case(conv("1,5,5,10,5,5", **NCHW), 3),
-    Case(conv("8,7,7,10,3,3,1,1"), 3),
-    Case(conv("8,7,7,10,3,3,1,1", **NCHW), 3),
-    Case(conv("3,11,13,7,3,2,2,1"), 4),
-    Case(conv("3,15,15,66,7,7,2,3", **NCHW), 3),
-    Case(conv("40,8,8,70,1,1", **NCHW), 5, 128),
-    Case(conv("70,9,10,35,1,1,2", reads="NCHW"), 4, 128),
-    Case(conv("33,5,6,9,2,3,1,2", writes="NCHW"), 3),
-    Case(conv("300,4,5,70,1,1", **NCHW), 8, 128),
-    Case(conv("36,8,12,5,1,1,2", reads="NCHW"), 7),
-]
+WGMMA = [Case(*case, int(width)) for *case, (width,) in listed("tf32 wgmma")]
 LEAST = replace(TALL, tiles_m=1, tiles_n=2)  # 64 x 16
 BESIDE = replace(LEAST, warps_m=2, warps_n=2)  # 32 x 32
-MMA = [
-    Case(conv("1,1,1,1,1,1"), 1, tiling=NARROW),
-    Case(conv("1,5,5,10,5,5", **NCHW), 3, tiling=SMALL),
-    Case(conv("8,7,7,10,3,3,1,1"), 3, tiling=LEAST),
-    Case(conv("8,7,7,10,3,3,1,1", **NCHW), 3, tiling=BESIDE),
-    Case(conv("3,11,13,7,3,2,2,1"), 4, tiling=LEAST),
-    Case(conv("3,9,9,66,7,7,2,3", **NCHW), 6, tiling=SMALL),
-    Case(conv("40,8,8,70,1,1", **NCHW), 5, tiling=TALL),
-    Case(conv("70,9,10,35,1,1,2", reads="NCHW"), 4, tiling=BESIDE),
-    Case(conv("33,5,6,9,2,3,1,2", writes="NCHW"), 3, tiling=LEAST),
-    Case(conv("300,4,5,20,1,1", **NCHW), 8, tiling=LEAST),
-    Case(conv("8,7,9,130,3,3,1,1"), 3, tiling=SQUARE),
-]
-TO_NCHW, OF_NCHW = {"writes": "NCHW"}, {"reads": "NCHW"}
-HALO = [
-    Case(conv(text, **layouts), images, halo=True)
-    for text, layouts, images in (
-        ("1,1,1,1,1,1", {}, 70),
-        ("1,9,7,5,5,5", NCHW, 7),
-        ("2,7,12,10,2,5,1,1", NCHW, 4),
-        ("2,2,61,5,2,3,1,9", NCHW, 1),
-        ("3,8,8,64,3,3,1,1", NCHW, 27),
-        ("3,6,5,33,3,3,1,1", TO_NCHW, 40),
-        ("3,13,76,7,7,7,2,3", OF_NCHW, 3),
-        ("3,7,40,8,7,7,2,3", {}, 2),
-        ("3,11,13,7,3,2,4,1", NCHW, 8),
-        ("4,6,5,10,3,3,2,4", TO_NCHW, 5),
-        ("5,9,8,130,1,1", OF_NCHW, 2),
-        ("8,7,7,10,3,3,1,1", NCHW, 3),
-        ("12,5,6,66,3,3,1,1", {}, 9),
-    )
-]
+MMA = [Case(*case, tiling=globals()[tiling]) for *case, (tiling,) in listed("tf32 mma")]
+HALO = [Case(problem, images, halo=True) for problem, images, _ in listed("tf32 halo")]
 CASES = [*WGMMA, *MMA, *HALO]
 ON_HALO = (HALO[11], Case(conv("8,6,7,10,3,3,1,1"), 3, halo=True))
 ON_MMA = (MMA[2], MMA[3])

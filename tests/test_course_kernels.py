@@ -4,6 +4,7 @@ Figures 4 to 6 of the report print grids, blocks and the global load and store e
 measured. The efficiency counted from our addresses must be the same.
 """
 
+import csv
 import ctypes
 import re
 import sys
@@ -60,29 +61,16 @@ def test_counted_sectors_match_nvvp(line):
 OTHERWISE = [("fc2", "4"), ("conv1", "6")]
 
 
-# figure, kind, variant, problem, grids, threads: "Grid Size" and "Block Size"; fc's in one row
+def extents(text):
+    return [tuple(map(int, part.split("x"))) for part in text.split()]
+
+
+# "Grid Size" and "Block Size" of the report's figures and tables; fc's maps in one row
 GEOMETRY = [
-    ("4", "conv", "direct.shared_constant", CONV1, [(IMAGES, 32)], [(28, 28)]),
-    ("4", "conv", "direct.shared_constant", CONV2, [(IMAGES, 64)], [(12, 12)]),
-    ("5", "conv", "direct.tight", CONV1, [(IMAGES, 32)], [(24, 24)]),
-    ("5", "conv", "direct.two_maps", CONV2, [(IMAGES, 32)], [(16, 12)]),
-    ("table 1", "conv", "direct.basic", CONV2, [(IMAGES, 64)], [(32, 32)]),
-    ("table 4", "conv", "direct.whole_warps", CONV1, [(IMAGES, 32)], [(28, 28)]),
-    ("table 4", "conv", "direct.quadrants", CONV2, [(IMAGES, 64 // 4)], [(16, 16)]),
-    ("table 7", "conv", "unrolled.image_naive", CONV1, [IMAGES], [(32, 32)]),
-    ("table 7", "conv", "unrolled.image_untransposed", CONV1, [IMAGES], [(32, 32)]),
-    ("table 5", "conv", "unrolled.image_tiled", CONV2, [IMAGES], [(32, 32)]),
-    ("table 7", "conv", "unrolled.image_constant", CONV1, [IMAGES], [(32, 32)]),
-    ("6", "conv", "unrolled.constant_layout", CONV1, [IMAGES], [(32, 32)]),
-    ("6", "conv", "unrolled.image_layout", CONV2, [IMAGES], [(32, 32)]),
-    ("4", "pool", "basic.in_place", POOL1, [180_000, IMAGES], [(1024,), (12, 12)]),
-    ("4", "pool", "basic.in_place", POOL2, [40_000, IMAGES], [(1024,), (4, 4)]),
-    ("table 11", "pool", "fused.maps_looped", POOL1, [IMAGES], [(12, 12)]),
-    ("6", "pool", "layout.quad_looped", POOL2, [IMAGES], [(4, 4)]),
-    ("4", "fc", "tiled.relu_apart", FC1, [4 * 313, 1250], [(32, 32), (1024,)]),
-    ("4", "fc", "tiled.relu_apart", FC2, [4 * 313], [(32, 32)]),
-    ("4", "argmax", "thread.wide_blocks", SCORES, [10], [(1024,)]),
-]
+    (row["figure"], stage(row["stage"]).kind, row["variant"], stage(row["stage"]).problem,
+     extents(row["grids"]), extents(row["threads"]))
+    for row in csv.DictReader((ROOT / "tests" / "course-grids.csv").open())
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -95,8 +83,7 @@ def test_grids_match_the_report(launches, where, kind, name, problem, blocks, th
     if name == "basic.in_place":
         state = np.broadcast_to(np.float32(0), (IMAGES, *problem.in_shape)).view(Unwritten)
     run(kind, name, problem, IMAGES, state)
-    wanted = [grid if isinstance(grid, tuple) else (grid,) for grid in blocks]
-    assert [whole(grid) for _, grid, *_ in launches] == [whole(grid) for grid in wanted]
+    assert [whole(grid) for _, grid, *_ in launches] == [whole(grid) for grid in blocks]
     assert [block for _, _, block, *_ in launches] == threads
     for kernel, _, block, *_ in launches:
         if name.startswith("direct."):
@@ -168,10 +155,7 @@ def asked(folder, monkeypatch):
         macros = [("ENTRY_" + kernel.entry, 1), *kernel.defines]
         lines = ['#include "cpu_cuda.hpp"', '#include "traced.hpp"']
         lines += [f"#define {k} {v}" for k, v in macros] + [pointer.sub(r"Traced \1", text)]
-        lines.append(
-            'extern "C" void run(unsigned* n, unsigned x, unsigned y, bool together, void** a)'
-            f" {{ start({kernel.entry}, Dim{{n[0], n[1], n[2]}}, x, y, together, a); }}"
-        )
+        lines.append(f"RUN({kernel.entry})")
         source.write_text("\n".join(lines))
         tests = ROOT / "tests"
         emulator.build(

@@ -115,10 +115,7 @@ def compiled(kernel, folder):
             r"extern __shared__ .*? (\w+)\[\];", r"static float \1[SHARED_BYTES / 4];", text
         )
         lines.append(re.sub(r"^\s*#pragma unroll.*$", "", text, flags=re.MULTILINE))
-        lines.append(
-            'extern "C" void run(unsigned* n, unsigned x, unsigned y, bool together, void** a)'
-            f" {{ start({kernel.entry}, Dim{{n[0], n[1], n[2]}}, x, y, together, a); }}"
-        )
+        lines.append(f"RUN({kernel.entry})")
         source.write_text("\n".join(lines))
         build("-shared", f"-I{INCLUDE_ROOT}", source, "-o", library)
     return ctypes.CDLL(str(library)), together

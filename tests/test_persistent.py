@@ -32,24 +32,16 @@ HEADERS = ("barrier", "cluster", "global", "host", "registers", "send", "shared"
 def compiled(tmp_path_factory):
     """Return the kernel of a design as a native function."""
     folder = tmp_path_factory.mktemp("persistent")
-    header_folder(folder, HEADERS, "cpu_cluster.hpp", "cpu_cuda.hpp")
+    header_folder(folder, HEADERS, "cpu_cluster.hpp", "cpu_cuda.hpp", "run_persistent.hpp")
 
     @cache
     def library(design):
         memory = "extern __shared__ float4 memory[];"
         text = design.kernel.source.read_text().replace(memory, "float4* memory = cpu::memory();")
-        return built_with(folder, design.kernel, "cpu_cluster.hpp", text + RUN)
+        text += '\n#include "run_persistent.hpp"\n'
+        return built_with(folder, design.kernel, "cpu_cluster.hpp", text)
 
     return library
-
-
-RUN = """
-extern "C" bool run(unsigned char* host, const float* weights, unsigned last, unsigned life,
-                    unsigned long long idle, unsigned most, unsigned seed) {
-    return cpu::run(BLOCKS, THREADS, SHARED_BYTES, seed,
-                    [=] { persistent(host, weights, last, life, idle, most); });
-}
-"""
 
 
 class OnACpu:

@@ -1,11 +1,13 @@
 """Tests of the Pascal paper's planners by hand, and of its kernels with other tiles and shapes."""
 
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from math import ceil
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from test_kernels_on_a_cpu import folder, on_a_cpu, version  # noqa: F401
 
 from lenetgpu.check.judge import check_variant, judge
@@ -289,20 +291,10 @@ TILES = {
 }
 
 
-# Replaces gpu/ptx/async.cuh: copies complete immediately, as early as permitted.
-COPIES = """
-namespace ptx {
-inline void copy4_or_zero(float* to, const float* from, bool there) { *to = there ? *from : 0; }
-inline void copy_commit() {}
-template <int> void copy_wait() {}
-}
-"""
-
-
 @pytest.fixture(scope="module")
 def copies(folder):  # noqa: F811
     (folder / "gpu" / "ptx").mkdir(parents=True)
-    (folder / "gpu" / "ptx" / "async.cuh").write_text(COPIES)
+    shutil.copy(ROOT / "tests" / "cpu_async.hpp", folder / "gpu" / "ptx" / "async.cuh")
 
 
 def long(cases, fast):
