@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 from click.testing import CliRunner
@@ -19,6 +20,12 @@ def run(*arguments, code=None, **how):
     result = CliRunner().invoke(main, [str(argument) for argument in arguments], **how)
     assert code in (None, result.exit_code), result.output
     return result
+
+
+@cache
+def weights_were_checked():
+    """Run `infer` once, so that later runs do not pass extra images to check the weights."""
+    run("infer", "--limit", 1, "--device", "cpu", "--plan", "tiled", code=0)
 
 
 def refused(result, *parts):

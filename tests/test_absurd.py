@@ -1,15 +1,15 @@
 """`compare` and `conv` with absurd numbers, shapes, names and files: refused in one sentence.
 
-Each case runs in its own process, limited to 8 GB of address space and one minute.
+Commands have 8 GB of address space and one minute.
 """
 
-import json
 import os
-import subprocess
-import sys
+import resource
+import signal
+from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from terminal import refused, run
 
 from lenetgpu.cpu import memory
 from lenetgpu.errors import LenetError
@@ -57,58 +57,32 @@ def walk():
     yield from (["compare", name, *COMPARE[2:]] for name in NAMES)
 
 
-RUNNER = """
-import json, os, resource, sys, threading
-import h5py, numpy
-from lenetgpu.cli import main
-import lenetgpu.lab.compare, lenetgpu.lab.conv.compared, lenetgpu.lab.conv.engines
-
-def begin(words, said):
-    for stream in (1, 2):
-        os.dup2(said, stream)
-    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-    code = 99
-    try:
-        main(words, "lenetgpu")
-    except SystemExit as end:
-        code = end.code or 0
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-for words in json.load(sys.stdin):
-    said = os.memfd_create("said")
-    child = os.fork()
-    if not child:
-        begin(words, said)
-    late = threading.Timer(60, os.kill, (child, 9))
-    late.start()
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    late.cancel()
-    text = os.pread(said, 1 << 20, 0).decode(errors="replace")
-    os.close(said)
-    print(json.dumps([words, code, text, sorted(os.listdir())]), flush=True)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
-def test_absurd_arguments_are_refused_in_one_sentence(tmp_path):
+@pytest.fixture
+def limited(tmp_path, monkeypatch):
+    """A folder with few files, 8 GB more of address space, and a minute for each command."""
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
-    asked = list(walk())
-    done = subprocess.run(
-        [sys.executable, "-c", RUNNER], input=json.dumps(asked), capture_output=True, text=True,
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    results = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [words for words, *_ in results] == asked, done.stderr
-    for words, code, text, left in results:
-        assert (code, text.count("\n")) == (2, 1), (words, code, text)
-        assert text.startswith("lenetgpu: error: ") and len(text) < 700, (words, text)
-        assert left == ["folder", "loop", "pipe"], (words, left)
+    monkeypatch.chdir(tmp_path)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    old, handler = resource.getrlimit(resource.RLIMIT_AS), signal.getsignal(signal.SIGALRM)
+    signal.signal(signal.SIGALRM, lambda *_: pytest.fail("no end after a minute"))
+    most = pages * resource.getpagesize() + (8 << 30)
+    resource.setrlimit(resource.RLIMIT_AS, (most, old[1]))
+    yield tmp_path
+    resource.setrlimit(resource.RLIMIT_AS, old)
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, handler)
+
+
+@pytest.mark.slow
+def test_absurd_arguments_are_refused_in_one_sentence(limited):
+    for words in walk():
+        signal.alarm(60)
+        result = run(*words)
+        refused(result)
+        assert result.stdout == "" and len(result.stderr) < 700, (words, result.stderr)
+        assert sorted(os.listdir(limited)) == ["folder", "loop", "pipe"], words
 
 
 def test_too_many_operations_to_check_are_refused():

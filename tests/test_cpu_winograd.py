@@ -1,15 +1,12 @@
 """Winograd on a CPU: supported shapes, short batches, narrow vectors, plans, cached code."""
 
 import json
-import os
 import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from terminal import python
 
 from lenetgpu.check.judge import TOLERANCE, check_variant, judge
 from lenetgpu.check.reference import random_input, reference, reference_stages
@@ -195,10 +192,7 @@ def test_narrower_vectors_are_correct(name, features, width, tmp_path):
     if lacking := [word for word in features.replace("+", "").split(",") if not there.get(word)]:
         pytest.skip(f"this processor lacks {', '.join(lacking)}")
     asked = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features}
-    done = subprocess.run(
-        [sys.executable, "-c", NARROW], cwd=ROOT, capture_output=True, text=True,
-        env=os.environ | asked | {"LENETGPU_CACHE": str(tmp_path)},
-    )  # fmt: skip
+    done = python("-c", NARROW, **asked, LENETGPU_CACHE=str(tmp_path))
     assert done.returncode == 0, done.stderr
     found, right = json.loads(done.stdout)
     assert found == width
@@ -227,24 +221,3 @@ def test_network_kernel_cache_depends_on_network_source(monkeypatch, rng):
     assert [{Path(one).name for one in sources} for sources in asked] == [
         {"kernel.py", "network.py"}
     ]
-
-
-FREE = """
-import sys
-import numpy as np
-from lenetgpu.files import assets
-from lenetgpu.files.weights import load_weights
-from lenetgpu.pipeline import Pipeline
-from lenetgpu.plan import resolve
-weights = load_weights(assets.default_weights())
-Pipeline(resolve("fp32", "cpu"), weights, 3).run(np.zeros((3, 28, 28, 1), np.uint8))
-print("numba" in sys.modules)
-"""
-
-
-def test_default_cpu_plan_needs_no_numba():
-    """Numba's import and first call take longer than ten thousand images."""
-    done = subprocess.run(
-        [sys.executable, "-c", FREE], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr

@@ -101,28 +101,18 @@ def test_chain_leaves_bad_and_listed_shards_to_be_computed_alone(begun, tmp_path
     assert len(manifest.read(out).done) == 6 and manifest.read(out).redone == 0
 
 
-def test_full_disk_stops_the_worker(begun, monkeypatch):
-    out, job, _ = begun
-
-    def full(folder, job, row):
-        raise LenetError("no space")
-
-    monkeypatch.setattr(worker, "append", full)
-    rows = Worker(out, job, REQUEST).run(map(job.shard, (0, 1, 3)))
-    with pytest.raises(StopError, match="no space"):
-        list(rows)
-    assert manifest.read(out).done == {} and not (out / "part-000003.npy").exists()
-
-
 def test_worker_goes_on_after_a_full_disk(begun, monkeypatch):
     """A cluster's process keeps its worker: the next command finds no old error, file or shard."""
     out, job, _ = begun
     made, asked = Worker(out, job, REQUEST), SimpleQueue()
 
-    def full(*arguments):
-        raise StopError("no space")
+    for stops, numbers, error in (
+        ((worker, "append"), (0, 1, 3), LenetError), ((Worker, "_alone"), (2, 3, 4), StopError)
+    ):  # fmt: skip
 
-    for stops, numbers in ((worker, "append"), (0, 1)), ((Worker, "_alone"), (2, 3, 4)):
+        def full(*arguments, error=error):
+            raise error("no space")
+
         made._rate = 1e9
         made.requested.extend((job.shard(number), asked) for number in numbers)
         with monkeypatch.context() as patch:
@@ -130,7 +120,8 @@ def test_worker_goes_on_after_a_full_disk(begun, monkeypatch):
             crew._compute(made)
         made.close()
         found = [asked.get_nowait() for _ in range(asked.qsize())]
-        assert isinstance(found[-1], StopError) and not list(out.glob(".lenetgpu.*"))
+        assert isinstance(found[-1], StopError) and str(found[-1]) == "no space"
+        assert not list(out.glob(".lenetgpu.*")) and not (out / "part-000003.npy").exists()
     rows = [row for _, row in made.run([job.shard(0)])]
     assert [row.shard for row in rows] == [0] and list(manifest.read(out).done) == [0]
 

@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 from conftest import plan_here
+from test_gpu_variants import FUSED
 
 from lenetgpu.files import assets
 from lenetgpu.files.source import load_dataset
 from lenetgpu.pipeline import Pipeline
 
 pytestmark = pytest.mark.gpu
-FUSED = ["fp16", "fp16_winograd", "fp16x3", "int8", "int8_sparse"]
-FUSED += ["fp16x3_winograd", "mma_fp16", "mma_winograd", "mma_fp16x3", "fp32"]
 
 
 @pytest.mark.parametrize("plan", FUSED)

@@ -3,7 +3,6 @@
 import json
 import threading
 import tracemalloc
-from functools import cache
 from itertools import count
 from types import SimpleNamespace
 
@@ -11,7 +10,8 @@ import h5py
 import numpy as np
 import pytest
 from conftest import ROOT
-from terminal import python, run
+from terminal import run, weights_were_checked
+from test_signals import ended, in_the_pass
 
 from lenetgpu.cpu import threads
 from lenetgpu.files import source as source_module
@@ -24,12 +24,6 @@ from lenetgpu.measure.timing import expected, repeat, summarise
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline
 
 CPU = ("--device", "cpu", "--plan", "tiled")
-
-
-@cache
-def weights_were_checked():
-    """Run once, so that later runs do not pass extra images to check the weights."""
-    assert run("infer", "--limit", 1, *CPU).exit_code == 0
 
 
 @pytest.fixture
@@ -261,28 +255,10 @@ def test_memory_is_bounded(tmp_path, streamed):
     assert 2 * 10_000 * 784 < most < 100e6
 
 
-DRIVER = """
-import os, signal, sys
-from lenetgpu.cli import main
-from lenetgpu.pipeline import Pipeline
-signal.signal(signal.SIGINT, signal.default_int_handler)
-at, arguments = int(sys.argv[1]), sys.argv[2:]
-begun, plain = 0, Pipeline._output
-def output(self, target, step, lo, n):
-    global begun
-    begun += step is self.steps[0]
-    if begun == at and step is self.steps[0]:
-        os.kill(os.getpid(), signal.SIGINT)
-    return plain(self, target, step, lo, n)
-Pipeline._output = output
-main(arguments, prog_name="lenetgpu")
-"""
-
-
-def stopped(chunk, *arguments, code=DRIVER):
+def stopped(chunk, *arguments, code=""):
     """Run the command and interrupt it as chunk `chunk` begins; the first chunk only warms up."""
     weights_were_checked()
-    return python("-c", code, chunk, *arguments)
+    return ended("INT", in_the_pass(chunk) + code, *arguments)
 
 
 def test_ctrl_c_in_first_pass_keeps_finished_labels(tmp_path):
@@ -336,9 +312,7 @@ def test_ctrl_c_in_profile_keeps_complete_passes(tmp_path):
     """Interrupt the last of 13 chunks: warm-up, first, 5 unprofiled, one profiled, 5 samples."""
     forms = {form: tmp_path / f"p.{form}" for form in ("json", "csv", "markdown", "trace")}
     options = [word for form, path in forms.items() for word in (f"--{form}", path)]
-    code = DRIVER.replace(
-        "main(arg", "import lenetgpu.lab.infer as i; i._CPU_BUDGET_S = 0\nmain(arg"
-    )
+    code = "import lenetgpu.lab.infer as i; i._CPU_BUDGET_S = 0"
     done = stopped(13, "profile", "--limit", CPU_CHUNK, *CPU, *options, code=code)
     assert done.returncode == 130, done.stderr
     document = json.loads(forms["json"].read_text())

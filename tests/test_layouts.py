@@ -1,14 +1,8 @@
-import itertools
-import math
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lenetgpu.layouts import MAP_LAYOUTS, equivalent, from_nhwc, physical_shape, to_nhwc
-from lenetgpu.network import STAGES, weight_shapes
-from lenetgpu.problems import Conv
 
 
 @given(
@@ -48,30 +42,3 @@ def test_equivalent_layouts_have_the_same_bytes(a, b, shape):
         assert same
     elif shape == (4, 6, 3):
         assert not same
-
-
-def test_stage_shapes_chain():
-    for before, after in itertools.pairwise(STAGES):
-        out, into = before.problem.out_shape, after.problem.in_shape
-        assert out == into or (math.prod(out),) == into
-
-
-def test_multiply_adds_match_published_counts():
-    counts = {s.name: s.problem.flop(1) // 2 for s in STAGES if s.kind in ("conv", "fc")}
-    assert counts == {"conv1": 460_800, "conv2": 3_276_800, "fc1": 131_072, "fc2": 1_280}
-
-
-def test_weight_shapes_match_the_course_file():
-    assert weight_shapes() == {
-        "conv1": (5, 5, 1, 32),
-        "conv2": (5, 5, 32, 64),
-        "fc1": (1024, 128),
-        "fc2": (128, 10),
-    }
-
-
-@pytest.mark.parametrize(
-    ("size", "side", "stride", "pad", "out"), [(28, 5, 1, 0, 24), (11, 3, 2, 1, 6), (7, 7, 3, 0, 1)]
-)
-def test_output_size(size, side, stride, pad, out):
-    assert out == Conv(size, size, 1, 1, side, side, stride, pad).OH

@@ -17,16 +17,6 @@ from lenetgpu.gpu.occupancy import (
 )
 
 
-def test_table_1_on_a_gtx_480():
-    """Table 1 on a GTX 480: 28 registers, 16 x 4 threads, 3,900 bytes, 15 multiprocessors."""
-    held = residency(Demand(28, 64, 3900), PROCESSORS[20])
-    assert (held.by_registers, held.by_shared, held.by_hardware) == (18, 12, 8)
-    assert (held.blocks, held.limit) == (8, "blocks")
-    waves = Waves(120, held.blocks * 15)
-    assert (waves.waves, waves.last) == (1.0, 1.0)
-    assert list(islice(filling_batches(Fraction(120, 128), 120), 3)) == [128, 256, 384]
-
-
 @pytest.mark.parametrize(
     ("capability", "demand", "by", "limit"),
     [
@@ -69,6 +59,7 @@ def test_batches_that_fill_whole_waves(per_image, at_once, expected):
 
 
 def test_occupancy_is_explained():
+    """Table 1 on a GTX 480: 28 registers, 16 x 4 threads, 3,900 bytes, 15 multiprocessors."""
     lines = dict(explain_waves(Demand(28, 64, 3900), PROCESSORS[20], 15, 120, Fraction(120, 128)))
     assert lines["by registers (2)"] == "18 (32,768 / 1,792)"
     assert lines["by shared memory (3)"] == "12 (49,152 / 3,968)"

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from conftest import ROOT
+from test_docs import fragments
 
 from lenetgpu.papers.course import BEYOND, FIGURES, ON_CPU
 
@@ -38,11 +39,6 @@ def test_lists_have_every_item_of_the_texts():
     assert len(numbers(TEXTS["Tegra X1"], SLIDE)) == len(TEXTS["Tegra X1"].items) == 13
 
 
-def anchors(page):
-    words = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in words}
-
-
 @pytest.mark.parametrize("name", TEXTS)
 def test_cited_paths_resolve(name):
     for item in TEXTS[name].items:
@@ -50,7 +46,7 @@ def test_cited_paths_resolve(name):
             path, rest = PAGE.resolved(location)
             assert path.is_file(), location
             if rest.startswith("#"):
-                assert rest[1:] in anchors(path), location
+                assert rest[1:] in fragments(path), location
             elif rest.startswith(":"):
                 found = re.search(rf"^((def|class) )?{rest[1:]}\b", path.read_text(), re.MULTILINE)
                 assert found, location

@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 from conftest import ROOT
-from terminal import python
-from test_infer import weights_were_checked
+from terminal import python, weights_were_checked
 
 from lenetgpu.pipeline import CPU_CHUNK
 
@@ -29,6 +28,15 @@ def before(where, name, act=kill):
         act()
         return plain(*words, **more)
     setattr(where, name, both)
+def on_import(module, act=kill):
+    class Finder:
+        def find_spec(name, *_):
+            if name == module:
+                act()
+    sys.meta_path.insert(0, Finder)
+def in_data_info(act):
+    import lenetgpu.lab.listing as listing
+    before(listing, "data_rows", act)
 from lenetgpu.__main__ import main
 """
 
@@ -40,28 +48,16 @@ def ended(name, code, *words, cwd=ROOT):
 
 MOMENTS = {
     "before its handlers are imported": """
-class Finder:
-    def find_spec(name, *_):
-        if name == "lenetgpu.cli.signals":
-            os.kill(os.getpid(), signal.SIGINT)
-sys.meta_path.insert(0, Finder)
+on_import("lenetgpu.cli.signals", lambda: os.kill(os.getpid(), signal.SIGINT))
 """,
-    "before the commands are imported": """
-class Finder:
-    def find_spec(name, *_):
-        if name == "click":
-            kill()
-sys.meta_path.insert(0, Finder)
-""",
+    "before the commands are imported": "on_import('click')",
     "in the middle of an import": """
-class Finder:
-    def find_spec(name, *_):
-        if name == "numpy":
-            try:
-                kill()
-            except BaseException:
-                print("raised", file=sys.stderr)
-sys.meta_path.insert(0, Finder)
+def act():
+    try:
+        kill()
+    except BaseException:
+        print("raised", file=sys.stderr)
+on_import("numpy", act)
 """,
     "in a destructor": """
 class Made:
@@ -70,25 +66,17 @@ class Made:
 def act():
     Made()
     time.sleep(30)
-import lenetgpu.lab.listing as listing
-before(listing, "data_rows", act)
+in_data_info(act)
 """,
     "while it waits": """
 import threading
 def act():
     threading.Timer(0.2, kill).start()
     time.sleep(30)
-import lenetgpu.lab.listing as listing
-before(listing, "data_rows", act)
+in_data_info(act)
 """,
-    "when the command is done": """
-import atexit
-atexit.register(kill)
-""",
-    "when the command is nearly done": """
-import click
-before(click.Context, "exit")
-""",
+    "when the command is done": "import atexit; atexit.register(kill)",
+    "when the command is nearly done": "import click; before(click.Context, 'exit')",
 }
 
 
@@ -130,17 +118,21 @@ def test_initially_ignored_signals_stay_ignored():
     assert "10,000 of 28x28" in done.stdout
 
 
-IN_THE_PASS = """
+def in_the_pass(chunk=7, act="kill()"):
+    """Return code that acts as chunk number `chunk` begins."""
+    return f"""
 from lenetgpu.pipeline import Pipeline
 begun, plain = 0, Pipeline._output
 def output(self, target, step, lo, n):
     global begun
     begun += step is self.steps[0]
-    if begun == 7 and step is self.steps[0]:
-        kill()
+    if begun == {chunk} and step is self.steps[0]:
+        {act}
     return plain(self, target, step, lo, n)
 Pipeline._output = output
 """
+
+
 LABELS = ("infer", "--limit", 600, "--batch", 250, *CPU, "--output", "x.npy", "--json", "r.json")
 
 
@@ -148,7 +140,7 @@ LABELS = ("infer", "--limit", 600, "--batch", 250, *CPU, "--output", "x.npy", "-
 def test_finished_labels_are_written(tmp_path, name, twice):
     """Results are as after Ctrl-C; two signals at once, as from `timeout`, count as one."""
     weights_were_checked()
-    code = IN_THE_PASS.replace("kill()", "kill(), kill()") if twice else IN_THE_PASS
+    code = in_the_pass(act="kill(), kill()" if twice else "kill()")
     done = ended(name, code, *LABELS, cwd=tmp_path)
     count = 250 + CPU_CHUNK
     assert done.returncode == CODES[name], done.stderr
@@ -161,7 +153,7 @@ def test_finished_labels_are_written(tmp_path, name, twice):
 
 def test_second_signal_ends_at_once(tmp_path):
     weights_were_checked()
-    code = f"""{IN_THE_PASS}
+    code = f"""{in_the_pass()}
 import lenetgpu.files.output as files
 def act():
     time.sleep(0.3)
@@ -178,7 +170,7 @@ before(files.LabelWriter, "close", act)
 
 def test_failure_after_a_signal_has_its_own_exit_code(tmp_path):
     weights_were_checked()
-    code = f"""{IN_THE_PASS}
+    code = f"""{in_the_pass()}
 import lenetgpu.files.output as files
 def full(*_):
     raise OSError(28, "No space left on device")

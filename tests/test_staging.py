@@ -1,13 +1,11 @@
 """Threads that stage images: exact copies and conversions, abandoned jobs, the process's end."""
 
-import subprocess
-import sys
 import threading
 import time
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from terminal import python
 
 from lenetgpu.cpu.staging import Staging
 
@@ -107,7 +105,6 @@ def test_threads_end_with_their_pool():
 
 
 def test_process_and_forked_child_end_while_threads_copy_or_sleep():
-    words = [sys.executable, "-W", "ignore", "-c", ENDS]
     for _ in range(3):
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        done = python("-W", "ignore", "-c", ENDS, limit=60)
         assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")

@@ -98,32 +98,6 @@ def test_parts_have_a_minimum_size(n, parts, asked):
     assert parts == 1 or all(hi - lo >= 4 for lo, hi, _ in found)
 
 
-FORKED = """
-import os, signal, sys, time
-import numpy as np
-from lenetgpu.cpu import threads
-threads.set_threads(3)
-sums = np.zeros(9)
-def fill(lo, hi):
-    sums[lo:hi] += 1
-    time.sleep(0.1)  # long enough that each part gets its own thread
-threads.parallel_ranges(9, fill)
-time.sleep(0.2)  # let the threads become idle
-child = os.fork()
-if child == 0:
-    signal.alarm(5)
-    threads.parallel_ranges(9, fill)
-    os._exit(0 if (sums == 2).all() else 3)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_forked_child_has_its_own_threads():
-    done = terminal.python("-c", FORKED, limit=60)
-    assert done.returncode == 0, done.stderr
-
-
 INTERRUPTED = """
 import os, signal, sys, threading, time
 from lenetgpu.cpu import threads
