@@ -8,6 +8,7 @@ import sys
 import click
 import pytest
 from click.shell_completion import ZshComplete
+from conftest import ROOT
 from terminal import run, surroundings
 
 from lenetgpu.cli import main
@@ -35,26 +36,11 @@ def test_completion_lists_registered_variants():
     assert completed("infer --device cpu --fc1") == list(dict.fromkeys(choices("fc", "cpu")))
 
 
-@pytest.mark.parametrize(
-    ("line", "begun", "some", "not_those"),
-    [
-        ("variants", "con", {"conv1", "conv", "conv1+pool1"}, {"pool1"}),
-        ("compare", "", {"conv1", "argmax", "conv2+pool2", "plans"}, {"conv"}),
-        ("compare --suite", "", {"course"}, {"overfeat", "report"}),
-        ("conv --suite", "", {"overfeat", "pascal-single"}, {"course"}),
-        ("conv --as", "h", {"h100", "h200"}, {"titanx"}),
-        ("infer --precision", "", {"fp32", "fp16x3", "fp16", "int8"}, {"tf32"}),
-        ("infer --device", "", {"auto", "cpu", "cuda"}, {"gpu"}),
-        ("compare conv2 --only", "fft,winograd.", {"fft,winograd.f2"}, {"fft,fft"}),
-        ("compare plans --baseline", "fp", {"fp16", "fp32"}, {"auto"}),
-        ("compare fc1 --baseline", "", {"tiled", "cublas.sgemm"}, {"winograd.f2"}),
-        ("conv --only", "wino", {"winograd", "winograd.f4"}, {"fft"}),
-        ("infer --batch many --nosuch x --plan", "cour", {"course"}, set()),
-    ],
-)
-def test_completion_of_other_words(line, begun, some, not_those):
+@pytest.mark.parametrize("row", (ROOT / "tests" / "completions.txt").read_text().splitlines()[1:])
+def test_completion_of_other_words(row):
+    line, begun, some, others = (part.strip() for part in row.split("|"))
     found = set(completed(line, begun))
-    assert some <= found and not found & not_those
+    assert {*some.split()} <= found and not found & {*others.split()}
     assert all(word.startswith(begun) for word in found)
 
 

@@ -1,10 +1,12 @@
 """Predicted rounding error of Winograd, against emulation, measurements and the tolerance."""
 
+import csv
 from dataclasses import replace
 from math import sqrt
 
 import numpy as np
 import pytest
+from conftest import ROOT
 
 from lenetgpu.dispatch import rounding
 from lenetgpu.dispatch.algorithms import WINOGRAD, possible
@@ -21,16 +23,8 @@ PARTED = next(tile for tile in TILES if tile.warps_k == 4)
 
 # Rms errors over the rms of the outputs, of cuDNN (sequential sums), winograd.f2 and winograd.f4,
 # measured on the same images on an NVIDIA H100 80GB HBM3 on 2026-11-26.
-MEASURED = {
-    ("512,28,28,512,3,1,0", 1): (1.212e-6, 4.899e-7, 1.088e-6),
-    ("512,15,15,512,3,1,1", 1): (1.180e-6, 3.568e-7, 1.077e-6),
-    ("128,56,56,128,3,1,0", 1): (6.086e-7, 2.627e-7, 6.443e-7),
-    ("512,7,7,512,5,1,0", 1): (1.967e-6, 1.159e-6, 2.053e-6),
-    ("128,56,56,128,5,1,0", 1): (1.012e-6, 1.207e-6, 2.529e-6),
-    ("3,224,224,64,3,1,1", 64): (9.394e-8, 1.110e-7, 3.655e-7),
-    ("64,112,112,128,3,1,1", 64): (4.285e-7, 2.590e-7, 8.100e-7),
-    ("3,32,32,64,5,1,2", 64): (1.525e-7, 4.023e-7, 1.464e-6),
-}
+with (ROOT / "tests" / "winograd-errors.csv").open() as file:
+    MEASURED = [*csv.reader(file)][1:]
 
 
 def fused(total, a, b):
@@ -99,10 +93,10 @@ def test_predicted_error_matches_fp32_emulation(outputs, side, channels, product
     assert rounding.of_winograd(product, problem, outputs) == pytest.approx(error, rel=0.08)
 
 
-@pytest.mark.parametrize(("shape", "images"), MEASURED)
-def test_predicted_error_matches_measurements(shape, images):
+@pytest.mark.parametrize(("shape", "images", "row", "f2", "f4"), MEASURED)
+def test_predicted_error_matches_measurements(shape, images, row, f2, f4):
     problem = replace(shape_of(shape).problem, **MAPS)
-    row, *errors = MEASURED[shape, images]
+    images, row, *errors = int(images), *map(float, (row, f2, f4))
     assert rounding.sequential(problem) == pytest.approx(row, rel=0.03)
     for (name, outputs), error in zip(WINOGRAD.items(), errors, strict=True):
         if (problem.R, outputs) == (5, 4):
