@@ -3,17 +3,13 @@
 import json
 
 import pytest
-from click.testing import CliRunner
-
-from lenetgpu.cli import main
+import terminal
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 
 def run(*arguments):
-    result = CliRunner().invoke(main, [*map(str, arguments), "--device", "cuda", "--json", "-"])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    return json.loads(terminal.run(*arguments, "--device", "cuda", "--json", "-", code=0).stdout)
 
 
 def test_plans_are_replayed_with_gpu_state_recorded():

@@ -3,9 +3,8 @@
 import json
 
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
-from lenetgpu.cli import main
 from lenetgpu.files import assets
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.measure.counters import document, ncu
@@ -70,9 +69,7 @@ def test_pool_uses_dram_and_no_shared_memory(found):
 
 def test_profile_has_a_row_per_step(found, version):
     words = ["profile", "--counters", "--plan", "course", "--limit", "500", "--json", "-"]
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout)
+    document = json.loads(run(*words, code=0).stdout)
     counters = document["counters"]
     assert (counters["source"], counters["version"]) == ("ncu", version)
     assert [row["stage"] for row in counters["rows"]] == [row["name"] for row in document["stages"]]
@@ -82,8 +79,6 @@ def test_profile_has_a_row_per_step(found, version):
 def test_compare_has_counters_per_correct_candidate(found):
     words = ["compare", "pool2", "--counters", "--only", "fused.maps_looped,basic.in_place",
              "--batch", "500", "--seconds", "0.5", "--watch", "0", "--json", "-"]  # fmt: skip
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout)
+    document = json.loads(run(*words, code=0).stdout)
     assert document["counters"]["source"] == "ncu"
     assert all(entry["counters"]["occupancy"] > 0 for entry in document["candidates"])

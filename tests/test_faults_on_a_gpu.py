@@ -56,12 +56,12 @@ def own_cache(tmp_path_factory):
 
 @pytest.fixture
 def ran(own_cache):
-    """Run a program; return its exit code, stdout and stderr."""
+    """Run a program after COMMON; return its exit code, stdout and stderr."""
 
-    def run(program, *arguments, seconds=LIMIT_S):
+    def run(program, *arguments, seconds=LIMIT_S, common=COMMON):
         try:
             done = subprocess.run(
-                [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
+                [sys.executable, "-c", textwrap.dedent(common + program), *map(str, arguments)],
                 capture_output=True, text=True, timeout=seconds, cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT), "LENETGPU_CACHE": str(own_cache)},
             )  # fmt: skip
@@ -86,8 +86,7 @@ def test_labels_survive_any_failed_allocation(plan, ran):
     if not runs_here(plan):
         pytest.skip(f"this GPU has no plan {plan}")
     code, out, errors = ran(
-        COMMON
-        + """
+        """
     import warnings
     warnings.simplefilter("ignore")
     plan, seconds = sys.argv[1], float(sys.argv[2])
@@ -150,9 +149,7 @@ def test_labels_survive_any_failed_allocation(plan, ran):
     assert int(tried) >= min(20, int(most))
 
 
-FILLED = (
-    COMMON
-    + """
+FILLED = """
     plan, left, target = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     forget()
     from lenetgpu.gpu import device
@@ -172,8 +169,7 @@ FILLED = (
     sys.argv = ["lenetgpu", "infer", "--device", "cuda", "--no-progress", "--output", target]
     sys.argv += ["--precision", plan[5:]] if plan.startswith("auto:") else ["--plan", plan]
     __main__.main()
-    """
-)
+"""
 
 
 @pytest.mark.alone
@@ -205,8 +201,7 @@ def test_full_gpu_gives_same_labels_or_an_error(plan, ran, tmp_path):
 
 def test_lost_gpu_raises_lenet_error_and_process_ends(ran):
     code, out, errors = ran(
-        COMMON
-        + """
+        """
     import contextlib
     import cupy
 
@@ -297,7 +292,9 @@ def test_forked_child_is_refused_and_spawned_one_works(ran, tmp_path):
         )
     )
     command = f"[sys.executable, {str(program)!r}]"
-    code, out, errors = ran(f"import subprocess, sys; sys.exit(subprocess.call({command}))")
+    code, out, errors = ran(
+        f"import subprocess, sys; sys.exit(subprocess.call({command}))", common=""
+    )
     where = f"exit {code}\n{out}\n{errors[-3000:]}"
     assert code == 0, where
     *forked, spawned = out.strip().splitlines()

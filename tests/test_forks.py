@@ -15,8 +15,8 @@ FORKS, LIMIT_S = 20, 120
 
 
 def ran(program):
-    """Run `program` in a process of its own with this tree, and return its output."""
-    done = python("-c", textwrap.dedent(program), limit=LIMIT_S)
+    """Run COMMON and `program` in a process of its own with this tree; return its output."""
+    done = python("-c", textwrap.dedent(COMMON + program), limit=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, done.stderr
 
@@ -52,9 +52,7 @@ COMMON = """
 
 
 def test_child_forked_during_a_call_has_a_working_net():
-    out, _ = ran(
-        COMMON
-        + f"""
+    out, _ = ran(f"""
     net = LeNet.load(device="cpu", batch=128)
     expected, running = net(images), True
 
@@ -78,16 +76,13 @@ def test_child_forked_during_a_call_has_a_working_net():
     net._making.release()
     assert (net(images) == expected).all()
     print(codes)
-    """
-    )
+    """)
     assert out.strip() == str([0] * (FORKS + 1))
 
 
 def test_fork_waits_for_preparation():
     """Compilers hold locks of their own, which nothing would release in the child."""
-    out, _ = ran(
-        COMMON
-        + """
+    out, _ = ran("""
     from lenetgpu.net.engine import Engine
     begun, order = threading.Event(), []
     held, plain = threading.Lock(), Engine.check
@@ -111,8 +106,7 @@ def test_fork_waits_for_preparation():
     order.append("forked")
     print(order, ended(pid))
     loading.join()
-    """
-    )
+    """)
     assert out.strip() == "['prepared', 'forked'] 0"
 
 

@@ -307,13 +307,7 @@ def test_repeat_moves_images_and_labels_only(driver, monkeypatch):
     for lo in (0, 4):
         assert seen[lo // 4] == (7, 1, [1000 + lo, filters, 9000 + lo, 1004])
         assert seen[2 + lo // 4] == (8, 1, [3000 + lo, filters, 5000 + lo, 1004])
-    launch.launch(
-        "kernel",
-        (1,),
-        (32,),
-        (array(1), array(1), array(1), np.int32(1)),
-        loaded=function,
-        overlap=True,
-    )
+    args = (array(1), array(1), array(1), np.int32(1))
+    launch.launch("kernel", (1,), (32,), args, loaded=function, overlap=True)
     repeat.run(0, 0, 8)
     assert len(seen) == 7

@@ -11,11 +11,10 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from pretended_gpu import PretendedGpu
+from terminal import run
 
 from lenetgpu.check.reference import network_reference
-from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.source import load_dataset
@@ -399,9 +398,7 @@ def test_real_gpu_is_watched(shipped_weights):
 @pytest.mark.gpu
 def test_stages_of_a_run_are_watched():
     arguments = ["infer", "--device", "cuda", "--plan", "tiled", "--timing", "--json", "-"]
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout)
+    document = json.loads(run(*arguments, code=0).stdout)
     assert document["correct"] == 9_822
     assert len(document["stages"]) >= 7
     for row in document["stages"]:

@@ -6,11 +6,10 @@ import shlex
 import shutil
 
 import pytest
-from click.testing import CliRunner
+import terminal
 from compiling import compiles, nvrtc_missing
 from conftest import ROOT
 
-from lenetgpu.cli import main
 from lenetgpu.gpu import nvrtc
 from lenetgpu.network import STAGES
 from lenetgpu.problems import Conv
@@ -41,8 +40,7 @@ def test_tutorial_commands_run_in_order(tutorial, fresh):
         words = shlex.split(run.command("cpu"))[1:]
         if run.timed:
             words += ["--batch", "4", "--seconds", "0.02", "--device", "cpu", "--json", "-"]
-        result = CliRunner().invoke(main, words)
-        assert result.exit_code == run.code, result.output
+        result = terminal.run(*words, code=run.code)
         if not run.timed:
             continue
         entries = json.loads(result.stdout)["candidates"]
@@ -123,5 +121,4 @@ def test_tutorial_commands_run_on_gpu(tutorial, fresh):
         words = shlex.split(run.command("gpu"))[1:]
         if run.timed:
             words += ["--batch", "200", "--seconds", "0.2", "--watch", "0"]
-        result = CliRunner().invoke(main, words)
-        assert result.exit_code == run.code, result.output
+        terminal.run(*words, code=run.code)
