@@ -7,6 +7,7 @@ measured. The efficiency counted from our addresses must be the same.
 import csv
 import ctypes
 import re
+import shutil
 import sys
 from collections import defaultdict
 from dataclasses import replace
@@ -143,25 +144,20 @@ def asked(folder, monkeypatch):
     begin.
     """
     made = folder / "traced"
+    made.mkdir(exist_ok=True)
     pointer = re.compile(r"(?:const )?float\* (?:__restrict__ )?(\w+)(?=[,)])")
+    for name in ("cpu_cuda.hpp", "traced.hpp"):
+        shutil.copy(ROOT / "tests" / name, made)
     for header in HEADERS:
         (made / header).parent.mkdir(parents=True, exist_ok=True)
         (made / header).write_text(pointer.sub(r"Traced \1", (INCLUDE_ROOT / header).read_text()))
 
     def trace(kernel, grid, block, args, blocks):
-        name = f"{kernel.entry}-{abs(hash(kernel))}"
-        source, library = made / f"{name}.cpp", made / f"{name}.so"
         text = re.sub(r"^\s*#pragma unroll.*$", "", kernel.source.read_text(), flags=re.MULTILINE)
-        macros = [("ENTRY_" + kernel.entry, 1), *kernel.defines]
-        lines = ['#include "cpu_cuda.hpp"', '#include "traced.hpp"']
-        lines += [f"#define {k} {v}" for k, v in macros] + [pointer.sub(r"Traced \1", text)]
-        lines.append(f"RUN({kernel.entry})")
-        source.write_text("\n".join(lines))
-        tests = ROOT / "tests"
-        emulator.build(
-            "-shared", f"-I{made}", f"-I{tests}", f"-I{INCLUDE_ROOT}", source, "-o", library
-        )
-        code = ctypes.CDLL(str(library))
+        lines = ['#include "traced.hpp"', pointer.sub(r"Traced \1", text), f"RUN({kernel.entry})"]
+        defines = ((f"ENTRY_{kernel.entry}", 1), *kernel.defines)
+        defined = replace(kernel, defines=defines)
+        code = emulator.built_with(made, defined, "cpu_cuda.hpp", "\n".join(lines))
         started(code, "__syncthreads" in text, (blocks,), block, args)
         code.recorded.restype = ctypes.c_longlong
         fields = [("base", "u8"), ("index", "i8"), ("block", "u4"), ("thread", "u4")]
