@@ -10,20 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tensor_cores import (
-    NCHW,
-    SCALES,
-    assert_each_right,
-    cases,
-    compiled,
-    compiled_here,
-    conv,
-    launcher,
-    listed,
-    no_numbers,
-    operands,
-    selected,
-)
+import tensor_cores as cores
 from test_kernels_on_a_cpu import common_folder
 
 from lenetgpu.check.judge import judge
@@ -85,11 +72,11 @@ class Case:
         return self.fused(bias=False, relu=False)
 
 
-PLAIN = Case(conv("8,7,7,10,3,3,1,1"), 3, NARROW)
+PLAIN = Case(cores.conv("8,7,7,10,3,3,1,1"), 3, NARROW)
 PARTED = replace(PLAIN, split=3)
-HALOED = Case(conv("8,7,7,10,3,3,1,1", **NCHW), 3, HALO)
-PARTED_MAPS = Case(conv("64,5,5,10,3,3,1,1", **NCHW), 3, NARROW, 6)
-STRIDED = Case(conv("4,5,5,3,1,1,2"), 3, NARROW)
+HALOED = Case(cores.conv("8,7,7,10,3,3,1,1", **cores.NCHW), 3, HALO)
+PARTED_MAPS = Case(cores.conv("64,5,5,10,3,3,1,1", **cores.NCHW), 3, NARROW, 6)
+STRIDED = Case(cores.conv("4,5,5,3,1,1,2"), 3, NARROW)
 
 
 def case_of(problem, images, words):
@@ -100,7 +87,7 @@ def case_of(problem, images, words):
 
 
 ROWS, MORE_ROWS, PLANES, MORE_PLANES, ALL_F23 = (
-    [case_of(*row) for row in listed(section)]
+    [case_of(*row) for row in cores.listed(section)]
     for section in ("rows", "more rows", "planes", "more planes", "winograd")
 )
 F23, *MORE_F23 = ALL_F23
@@ -116,13 +103,15 @@ MORE_FUSED = [
     ASIDE.fused("fp16"),
 ]
 CASES = [PLAIN, PARTED, PARTED_MAPS, HALOED, *ROWS, *MORE_ROWS, *PLANES, *MORE_PLANES]
-RESNET = [conv(t) for t in ("64,56,56,64,3,3,1,1", "256,14,14,256,3,3,1,1", "512,7,7,512,3,3,1,1")]
+RESNET = [
+    cores.conv(t) for t in ("64,56,56,64,3,3,1,1", "256,14,14,256,3,3,1,1", "512,7,7,512,3,3,1,1")
+]
 SOME = (PLAIN, PARTED, HALOED, F23)
 SAMPLED = [replace(case, sampled=True) for case in (
     F23, PLAIN, HALOED, ALL_F23[2], MORE_ROWS[1], MORE_ROWS[5], PLANES[1].fused("fp16"),
     F23_FUSED[1],
 )]  # fmt: skip
-DEEP = Case(conv("512,3,3,8,3,3"), 1, NARROW)
+DEEP = Case(cores.conv("512,3,3,8,3,3"), 1, NARROW)
 DEEP_HALO = replace(DEEP, images=40, tiling=HALO)
 DEEP_F23 = replace(DEEP, images=40, tiling=WINOGRAD)
 FUSED_STRIDED = [STRIDED.fused(), STRIDED.fused("bf16", relu=False)]
@@ -135,10 +124,10 @@ RECHECKED = (PLAIN, PARTED, STRIDED, F23, *FUSED_STRIDED, *FUSED_RECHECKED)
 
 @pytest.fixture(scope="module")
 def functions(request, tmp_path_factory):
-    chosen = selected(request, __name__)
+    chosen = cores.selected(request, __name__)
     chosen = ALL if chosen is None else [one for case in chosen for one in (case, case.plain)]
     kernels = (kernel for case in chosen for kernel in case.kernels)
-    return compiled(kernels, common_folder(tmp_path_factory, "tensor"))
+    return cores.compiled(kernels, common_folder(tmp_path_factory, "tensor"))
 
 
 def poisoned(shape, dtype):
@@ -155,7 +144,7 @@ def with_recheck(functions, monkeypatch, rng):
     stand_in = SimpleNamespace(**made, **types)
     monkeypatch.setitem(sys.modules, "cupy", stand_in)
     for module in (split_fp16, product, epilogue):
-        monkeypatch.setattr(module, "launch", launcher(functions, rng))
+        monkeypatch.setattr(module, "launch", cores.launcher(functions, rng))
     monkeypatch.setattr(halo.HaloTiling, "grid", lambda _, blocks: min(2, blocks))
 
 
@@ -185,32 +174,32 @@ def assert_right(found, x, w, case, most=None):
     assert verdict.passed and (most is None or verdict.error <= most), f"{verdict} for {case}"
 
 
-@compiled_here
-@cases(
+@cores.compiled_here
+@cores.cases(
     [PLAIN, PARTED, HALOED, *ROWS, *PLANES, F23, F23_FUSED[1], *FUSED, SAMPLED[0]],
     [PARTED_MAPS, *MORE_ROWS, *MORE_PLANES, *MORE_F23, F23_FUSED[0], *F23_FUSED[2:],
      *MORE_FUSED, *SAMPLED[1:]],
 )  # fmt: skip
 def test_outputs_are_correct_and_in_bounds(case, on_a_cpu, rng):
-    x, w = operands(case, rng)
+    x, w = cores.operands(case, rng)
     assert_right(computed(case, x, w), x, w, case, 1.5e-6 if case.parts == 2 else 1e-3)
 
 
-@compiled_here
-@cases([PLAIN, HALOED], [PARTED, F23, *FUSED_RECHECKED])
+@cores.compiled_here
+@cores.cases([PLAIN, HALOED], [PARTED, F23, *FUSED_RECHECKED])
 def test_chunked_and_repeated_runs_agree_bitwise(case, on_a_cpu, rng):
-    x, w = operands(replace(case, images=5), rng)
+    x, w = cores.operands(replace(case, images=5), rng)
     found = computed(case, x, w)
     assert_right(found, x, w, case)
     np.testing.assert_array_equal(computed(case, x, w, batch=2), found)
     np.testing.assert_array_equal(computed(case, x[3:4], w), found[3:4])
 
 
-@compiled_here
-@cases([HALOED])
+@cores.compiled_here
+@cores.cases([HALOED])
 def test_zero_padding_survives_a_larger_run(case, on_a_cpu, rng):
     case = replace(case, images=9)
-    x, w = operands(case, rng)
+    x, w = cores.operands(case, rng)
     x[3:] = np.nan
     state = implicit.prepare(w, 9, case.product)
     for count in (9, 3, 4):
@@ -220,8 +209,8 @@ def test_zero_padding_survives_a_larger_run(case, on_a_cpu, rng):
         assert np.isnan(y[3:]).all()
 
 
-@compiled_here
-@cases([DEEP])
+@cores.compiled_here
+@cores.cases([DEEP])
 def test_long_sums_keep_fp32_accuracy(case, on_a_cpu, rng):
     """Sum 4,608 products of one sign; tensor core accumulation alone has an error of 6e-5."""
     problem = case.problem
@@ -230,23 +219,23 @@ def test_long_sums_keep_fp32_accuracy(case, on_a_cpu, rng):
     assert_right(computed(case, x, w), x, w, case, 1.5e-6)
 
 
-@compiled_here
+@cores.compiled_here
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "most"), [(DEEP_HALO, 1.9e-7), (DEEP_F23, 2.3e-7)], ids=str)
 def test_long_filter_element_sums_have_bounded_error(case, most, on_a_cpu, rng):
     """Bound the error: 144 filter elements added one by one give 2.5e-7 of the root of 4,608."""
     problem = case.problem
-    x, w = operands(case, rng)
+    x, w = cores.operands(case, rng)
     off = computed(case, x, w) - reference(x, w, problem)
     assert np.sqrt((off**2).mean() / problem.gemm_k) < most
 
 
-@compiled_here
-@cases([MORE_ROWS[-1]])
+@cores.compiled_here
+@cores.cases([MORE_ROWS[-1]])
 @pytest.mark.parametrize("at", [(0, 0, 0), (62, 4, 7), (129, 129, 7)])
 def test_max_input_of_an_image_is_found_anywhere(case, at, on_a_cpu, rng):
     problem = case.problem
-    x, w = operands(case, rng)
+    x, w = cores.operands(case, rng)
     x[(1, *at)] = 1e20
     state = implicit.prepare(w, 2, case.product)
     implicit.run(x, state, np.empty((2, *problem.out_shape), np.float32))
@@ -254,70 +243,70 @@ def test_max_input_of_an_image_is_found_anywhere(case, at, on_a_cpu, rng):
     assert found[1] == np.frexp(1e20)[1] > 10 > found[0]
 
 
-@compiled_here
-@cases(SAMPLED[1:3], [SAMPLED[0], *SAMPLED[3:]])
+@cores.compiled_here
+@cores.cases(SAMPLED[1:3], [SAMPLED[0], *SAMPLED[3:]])
 @pytest.mark.parametrize("usual", [1, 0])
 def test_image_with_outlier_is_split_again(usual, case, on_a_cpu, rng):
     """Place a larger input anywhere; the other images' outputs must not change."""
     problem = case.problem
     few = replace(case, images=3)
-    x, w = operands(few, rng)
+    x, w = cores.operands(few, rng)
     x[1] *= usual
     plain = computed(few, x, w)
     at = tuple(int(rng.integers(size)) for size in problem.in_shape)
     x[(1, *at)] = narrowed(np.float32([2e3]), problem.dtype)[0]
     found = computed(few, x, w)
-    assert_each_right(found, x, w, few)
+    cores.assert_each_right(found, x, w, few)
     np.testing.assert_array_equal(found[[0, 2]], plain[[0, 2]])
 
 
-@compiled_here
-@cases([F23])
+@cores.compiled_here
+@cores.cases([F23])
 def test_transform_points_do_not_overflow_fp16(case, on_a_cpu, rng):
     """Check transform points at the limit: a sum of two just below 2**16 overflows fp16."""
-    x, w = operands(case, rng)
+    x, w = cores.operands(case, rng)
     for sign in (1, np.resize([1, 1, -1, -1], (case.problem.W, 1))):
         largest = np.full_like(x, np.nextafter(np.float32(2), 0)) * np.float32(sign)
-        assert_each_right(computed(case, largest, w), largest, w, case)
+        cores.assert_each_right(computed(case, largest, w), largest, w, case)
 
 
-@compiled_here
-@cases([PLAIN, HALOED], [PARTED, F23])
-@pytest.mark.parametrize("name", SCALES)
+@cores.compiled_here
+@cores.cases([PLAIN, HALOED], [PARTED, F23])
+@pytest.mark.parametrize("name", cores.SCALES)
 def test_operands_of_any_scale(name, case, on_a_cpu, rng):
-    x, w = operands(case, rng)
-    large, small = (np.float32(scale) for scale in SCALES[name])
+    x, w = cores.operands(case, rng)
+    large, small = (np.float32(scale) for scale in cores.SCALES[name])
     x, w = x * large, w * small
-    assert_each_right(computed(case, x, w), x, w, case)
+    cores.assert_each_right(computed(case, x, w), x, w, case)
 
 
-@compiled_here
-@cases([PLAIN, HALOED], [PARTED, F23, PARTED_MAPS])
+@cores.compiled_here
+@cores.cases([PLAIN, HALOED], [PARTED, F23, PARTED_MAPS])
 def test_scales_differ_by_image_channel_and_filter(case, on_a_cpu, rng):
-    x, w = operands(case, rng)
+    x, w = cores.operands(case, rng)
     x *= np.array([1e-20, 1, 1e12], np.float32)[:, None, None, None]
     channels = np.logspace(-9, 9, case.problem.C).astype(np.float32)
     w *= np.logspace(-6, 6, case.problem.M).astype(np.float32)
     x, w = x * channels, w / channels[:, None]
-    assert_each_right(computed(case, x, w), x, w, case)
+    cores.assert_each_right(computed(case, x, w), x, w, case)
     x[1], x[..., 3], w[:, :, 5] = 0, 0, 0
     x[..., 5] = np.where(x[..., 5] > 0, 1e38, x[..., 5])  # no filter reads it
     found = computed(case, x, w)
-    assert_each_right(found, x, w, case)
+    cores.assert_each_right(found, x, w, case)
     assert not found[1].any() and not computed(case, x, 0 * w).any()
 
 
-@compiled_here
+@cores.compiled_here
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-@cases([PLAIN, HALOED], [PARTED, F23])
+@cores.cases([PLAIN, HALOED], [PARTED, F23])
 def test_nan_and_infinity_propagate(value, case, on_a_cpu, rng):
-    no_numbers(case, value, computed, rng)
+    cores.no_numbers(case, value, computed, rng)
 
 
-@compiled_here
-@cases([PLAIN, HALOED], [PARTED, F23, *(case for case in MORE_PLANES if case.images < 4)])
+@cores.compiled_here
+@cores.cases([PLAIN, HALOED], [PARTED, F23, *(case for case in MORE_PLANES if case.images < 4)])
 def test_recheck_gets_max_output_of_each_image(case, on_a_cpu, rng):
-    x, w = operands(case, rng)
+    x, w = cores.operands(case, rng)
     x *= np.exp2(rng.integers(-9, 9, (case.images, 1, 1, 1))).astype(np.float32)
     for sign in (1, -1) if case in SOME else (-1,):
         state = implicit.prepare(w, case.images, case.product)
@@ -328,36 +317,36 @@ def test_recheck_gets_max_output_of_each_image(case, on_a_cpu, rng):
         np.testing.assert_array_equal(state.images.reached.view(np.float32), largest, str(case))
 
 
-@compiled_here
-@cases(FUSED_STRIDED)
+@cores.compiled_here
+@cores.cases(FUSED_STRIDED)
 def test_outputs_too_small_for_fp16_are_recomputed(case, with_recheck, monkeypatch, rng):
     """Small inputs vanish in fp16 next to the largest; doubled filters show what is rechecked."""
-    x, w = operands(case, rng)
+    x, w = cores.operands(case, rng)
     large = {"fp32": 1e30, "fp16": 6e4, "bf16": 1e30}[case.problem.dtype]
     values = widened(x).astype("f")
     values[1:] *= np.float32(1e-3)
     values[1, 1, 1], values[2, 3, 2] = large, -3e4  # no output reads them
     x, bias = narrowed(values, case.problem.dtype), 1e-3 * widened(w[1]).astype("f")
     w = w[0], narrowed(bias, case.problem.dtype)
-    assert_each_right(computed(case, x, w), x, w, case)
+    cores.assert_each_right(computed(case, x, w), x, w, case)
     recheck = epilogue.recheck
     monkeypatch.setattr(
         epilogue, "recheck", lambda layout, x, w, *rest: recheck(layout, x, 2 * w, *rest)
     )
     found = computed(case, x, w)
-    assert_each_right(found[:1], x[:1], w, case)
+    cores.assert_each_right(found[:1], x[:1], w, case)
     twice = narrowed(2 * widened(w[0]).astype("f"), case.problem.dtype)
-    assert_each_right(found[1:], x[1:], (twice, w[1]), case)
+    cores.assert_each_right(found[1:], x[1:], (twice, w[1]), case)
 
 
-@compiled_here
+@cores.compiled_here
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-@cases(FUSED_RECHECKED[:1], FUSED_RECHECKED[1:])
+@cores.cases(FUSED_RECHECKED[:1], FUSED_RECHECKED[1:])
 def test_relu_keeps_nan_and_zeroes_minus_infinity(case, value, with_recheck, rng):
     """Set an element of an input, a filter and a bias; every other output must be right."""
     dtype = case.problem.dtype
     for spoilt in ("an input", "a filter", "a bias"):
-        x, (w, bias) = operands(case, rng)
+        x, (w, bias) = cores.operands(case, rng)
         x, w, bias = (widened(array).astype("f") for array in (x, w, bias))
         where = {"an input": (x, (1, 2, 3, 4)), "a filter": (w, (1, 1, 4, 6)), "a bias": (bias, 6)}
         array, at = where[spoilt]
@@ -371,15 +360,15 @@ def test_relu_keeps_nan_and_zeroes_minus_infinity(case, value, with_recheck, rng
         assert kept.any() and judge(found[kept], expected[kept], "fp16x3").passed, spoilt
 
 
-@compiled_here
-@cases([STRIDED])
+@cores.compiled_here
+@cores.cases([STRIDED])
 @pytest.mark.parametrize("blocks", [2, 264])
 def test_recheck_visits_every_image(case, blocks, with_recheck, monkeypatch, rng):
     """Recheck with few blocks, which loop over images, and with more blocks than needed."""
     monkeypatch.setattr(epilogue, "_MOST_BLOCKS", blocks)
     layout, problem = case.product.layout, case.problem
     count = 600
-    x, w = operands(replace(case, images=count), rng)
+    x, w = cores.operands(replace(case, images=count), rng)
     exponents = np.zeros(count, np.int32)
     reached = np.full(count, np.inf, np.float32)
     some = [0, 31, 255, 256, 300, 511, 512, 599]
@@ -388,7 +377,7 @@ def test_recheck_visits_every_image(case, blocks, with_recheck, monkeypatch, rng
     images = SimpleNamespace(exponents=exponents, reached=reached.view("u4"))
     epilogue.recheck(layout, x, w, exponents, images, y, count, 0)
     some.remove(511)
-    assert_each_right(y[some], x[some], w, case)
+    cores.assert_each_right(y[some], x[some], w, case)
     assert np.isnan(np.delete(y, some, 0)).all()
 
 
@@ -416,7 +405,7 @@ def test_common_inputs_need_no_recheck_on_gpu(name, monkeypatch, rng):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_winograd_is_not_used_for_unlike_filter_columns(dtype, rng):
     """Check that F(2, 3) is not used if inputs under a small filter element would cancel."""
-    problem = conv("256,14,14,256,3,3,1,1", **NCHW, dtype=dtype, bias=True)
+    problem = cores.conv("256,14,14,256,3,3,1,1", **cores.NCHW, dtype=dtype, bias=True)
     usual = wgmma.FP16X3.plan(problem, 64)
     named = replace(wgmma.FP16X3, word=usual.word)
     assert usual.tiling.winograd and named.plan(problem, 64) == usual
@@ -439,12 +428,12 @@ def test_winograd_is_not_used_for_unlike_filter_columns(dtype, rng):
 
 BIAS_RELU = {"bias": True, "relu": True}
 DIVIDED = (
-    *(RESNET[2], conv("3,30,31,70,5,5,2,2"), conv("40,13,12,33,3,3,1,1", **NCHW)),
+    *(RESNET[2], cores.conv("3,30,31,70,5,5,2,2"), cores.conv("40,13,12,33,3,3,1,1", **cores.NCHW)),
     *(
-        conv("40,13,12,33,3,3,1,1", **NCHW, **BIAS_RELU),
-        conv("20,9,8,70,3,3", **BIAS_RELU, dtype="fp16"),
+        cores.conv("40,13,12,33,3,3,1,1", **cores.NCHW, **BIAS_RELU),
+        cores.conv("20,9,8,70,3,3", **BIAS_RELU, dtype="fp16"),
     ),
-    conv("36,9,8,70,3,3", **NCHW, **BIAS_RELU, dtype="bf16"),
+    cores.conv("36,9,8,70,3,3", **cores.NCHW, **BIAS_RELU, dtype="bf16"),
 )
 
 
@@ -485,7 +474,7 @@ def test_winograd_and_sampled_images_are_correct_on_gpu(monkeypatch, rng):
     if not here("wgmma_fp16x3"):
         pytest.skip("needs a GPU of 9.0")
     for case in (*ALL_F23, *F23_FUSED, *SAMPLED):
-        x, w = operands(case, rng)
+        x, w = cores.operands(case, rng)
         if case.sampled:
             x[0].reshape(-1)[7] = narrowed(np.float32([2e3]), case.problem.dtype)[0]
         assert_right_on_a_gpu([case.product], x, w, monkeypatch)
@@ -514,16 +503,16 @@ def test_all_tilings_fit_and_have_work(tilings, least):
                     read = -(-4 * layout.slot // tiling.bm) * tiling.bm + layout.reach
                     assert read <= layout.plane(4)
     for text in ("8,224,224,8,7,7,1,3", "64,300,300,64,9,9,2,4"):
-        assert not options(Layout(conv(text), 2), halo.TILINGS), text
+        assert not options(Layout(cores.conv(text), 2), halo.TILINGS), text
 
 
 SPILLING = [  # ptxas unrolls short loops of known length, and serializes wgmma of few elements
     *((RESNET[0], 2, tiling, split) for split, tiling in ((6, LARGE), (3, TALL), (3, MIDDLE))),
     *((replace(RESNET[0], **BIAS_RELU, dtype="fp16"), 2, tiling, 1) for tiling in (LARGE, TALL)),
-    (conv("256,56,56,64,1,1"), 1, HALO_136, 1),
-    (conv("64,56,56,64,1,1"), 2, HALO_136, 1),
-    (conv("64,9,9,64,1,2"), 1, HALO_136, 1),
-    (conv("64,9,9,64,3,3", **BIAS_RELU, **NCHW, dtype="bf16"), 2, HALO_136, 1),
+    (cores.conv("256,56,56,64,1,1"), 1, HALO_136, 1),
+    (cores.conv("64,56,56,64,1,1"), 2, HALO_136, 1),
+    (cores.conv("64,9,9,64,1,2"), 1, HALO_136, 1),
+    (cores.conv("64,9,9,64,3,3", **BIAS_RELU, **cores.NCHW, dtype="bf16"), 2, HALO_136, 1),
 ]
 
 
@@ -550,8 +539,8 @@ def test_launched_kernels_are_listed(name, monkeypatch):
     stand_in = SimpleNamespace(empty=np.empty, zeros=np.zeros, asarray=np.asarray, **types)
     monkeypatch.setitem(sys.modules, "cupy", stand_in)
     chosen = find("conv", f"tensor.{name}", "cuda")
-    fused = conv("3,9,9,4,3,3", **BIAS_RELU, dtype="fp32" if "tf32" in name else "bf16")
-    for problem in (RESNET[2], conv("3,9,9,4,3,3", **NCHW), fused):
+    fused = cores.conv("3,9,9,4,3,3", **BIAS_RELU, dtype="fp32" if "tf32" in name else "bf16")
+    for problem in (RESNET[2], cores.conv("3,9,9,4,3,3", **cores.NCHW), fused):
         launched.clear()
         x, y = np.zeros((2, *problem.in_shape)), np.zeros((2, *problem.out_shape))
         w = np.ones(problem.weight_shape, held_as(problem))
@@ -565,8 +554,8 @@ def test_shapes_beyond_32bit_offsets_are_refused(name):
     refusal = find("conv", f"tensor.{name}", "cuda").refusal
     assert refusal(RESNET[0]) is None
     for text in ("64,4096,4096,1,1,1", "1,40000,40000,1,1,1", "4096,9,9,30000,3,3,1,1"):
-        assert "fewer than 1073741824 elements" in refusal(conv(text)), text
+        assert "fewer than 1073741824 elements" in refusal(cores.conv(text)), text
     padded = "1,1,134217728,1,17,1,16,16" if "tf32" in name else "1,64,64,1,1,1,1,20000"
-    assert "fewer than" in refusal(conv(padded))
+    assert "fewer than" in refusal(cores.conv(padded))
     if "tf32" in name:
-        assert "filters of up to 32x32" in refusal(conv("5,40,3,8,33,1"))
+        assert "filters of up to 32x32" in refusal(cores.conv("5,40,3,8,33,1"))

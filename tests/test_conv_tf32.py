@@ -11,20 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tensor_cores import (
-    NCHW,
-    SCALES,
-    assert_each_right,
-    cases,
-    compiled,
-    compiled_here,
-    conv,
-    launcher,
-    listed,
-    no_numbers,
-    operands,
-    selected,
-)
+import tensor_cores as cores
 from test_kernels_on_a_cpu import common_folder
 
 from lenetgpu.check.judge import judge
@@ -73,13 +60,13 @@ class Case:
         return f"{shape}-{self.images}-{by}-{self.product.rows}x{self.product.width}"
 
 
-WGMMA = [Case(*case, int(width)) for *case, (width,) in listed("tf32 wgmma")]
+WGMMA = [Case(*case, int(width)) for *case, (width,) in cores.listed("tf32 wgmma")]
 LEAST = replace(TALL, tiles_m=1, tiles_n=2)  # 64 x 16
 BESIDE = replace(LEAST, warps_m=2, warps_n=2)  # 32 x 32
-MMA = [Case(*case, tiling=globals()[tiling]) for *case, (tiling,) in listed("tf32 mma")]
-HALO = [Case(problem, images, halo=True) for problem, images, _ in listed("tf32 halo")]
+MMA = [Case(*case, tiling=globals()[tiling]) for *case, (tiling,) in cores.listed("tf32 mma")]
+HALO = [Case(problem, images, halo=True) for problem, images, _ in cores.listed("tf32 halo")]
 CASES = [*WGMMA, *MMA, *HALO]
-ON_HALO = (HALO[11], Case(conv("8,6,7,10,3,3,1,1"), 3, halo=True))
+ON_HALO = (HALO[11], Case(cores.conv("8,6,7,10,3,3,1,1"), 3, halo=True))
 ON_MMA = (MMA[2], MMA[3])
 NUMBERS = (MMA[2], HALO[11], *ON_MMA[1:], *ON_HALO[1:])
 FIRST = [*NUMBERS[:2], WGMMA[2], WGMMA[5], WGMMA[9], MMA[3], HALO[5], HALO[10]]
@@ -87,17 +74,17 @@ FUSED = [
     replace(case, problem=replace(case.problem, bias=True, relu=relu))
     for case, relu in ((WGMMA[2], True), (MMA[2], False), (MMA[3], True), (HALO[11], True))
 ]
-DEEP = [Case(conv("160,3,3,8,3,3"), 1, tiling=tiling) for tiling in (None, LEAST)]
-DEEP += [Case(conv("6,7,12,8,7,7"), 1, halo=True)]
-RESNET = conv("64,56,56,64,3,3,1,1")
+DEEP = [Case(cores.conv("160,3,3,8,3,3"), 1, tiling=tiling) for tiling in (None, LEAST)]
+DEEP += [Case(cores.conv("6,7,12,8,7,7"), 1, halo=True)]
+RESNET = cores.conv("64,56,56,64,3,3,1,1")
 SPILLING = ("64,56,56,64,3,3,1,1", "256,14,14,512,1,1", "5,7,9,33,2,3,2,1", "3,28,28,6,5,5,1,2")
 
 
 @pytest.fixture(scope="module")
 def functions(request, tmp_path_factory):
-    chosen = selected(request, __name__) or [*CASES, *ON_HALO, *DEEP, *FUSED]
+    chosen = cores.selected(request, __name__) or [*CASES, *ON_HALO, *DEEP, *FUSED]
     kernels = (case.product.kernel() for case in chosen)
-    return compiled(kernels, common_folder(tmp_path_factory, "tf32"))
+    return cores.compiled(kernels, common_folder(tmp_path_factory, "tf32"))
 
 
 @pytest.fixture
@@ -105,7 +92,7 @@ def on_a_cpu(functions, monkeypatch, rng, request):
     """Make the package's launcher launch on this CPU, on at least two multiprocessors."""
     case = request.node.callspec.params["case"]
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=np.ascontiguousarray))
-    monkeypatch.setattr(one_launch, "launch", launcher(functions, rng))
+    monkeypatch.setattr(one_launch, "launch", cores.launcher(functions, rng))
     few = replace(H200, multiprocessors=max(2, case.product.across if case.halo else 0))
     monkeypatch.setattr(machines, "current", lambda: few)
 
@@ -127,27 +114,27 @@ def computed(case, x, w, looks_at=None):
     return to_nhwc(guarded.array, problem.writes, problem.out_shape)
 
 
-@compiled_here
-@cases(FIRST, [case for case in CASES if case not in FIRST])
+@cores.compiled_here
+@cores.cases(FIRST, [case for case in CASES if case not in FIRST])
 def test_outputs_are_correct_and_in_bounds(case, on_a_cpu, rng):
     """Check the tensor cores' results: the recheck has filters of zeros."""
-    x, w = operands(case, rng)
+    x, w = cores.operands(case, rng)
     found = computed(case, x, w, looks_at=0 * w)
     verdict = judge(found, reference(x, w, case.problem), "tf32x3")
     assert verdict.passed and verdict.error <= 1.5e-6, f"{verdict} for {case}"
 
 
-@compiled_here
-@cases(NUMBERS[:2], NUMBERS[2:])
+@cores.compiled_here
+@cores.cases(NUMBERS[:2], NUMBERS[2:])
 def test_runs_agree_bitwise_and_images_are_independent(case, on_a_cpu, rng):
-    x, w = operands(replace(case, images=5), rng)
+    x, w = cores.operands(replace(case, images=5), rng)
     found = computed(case, x, w)
     np.testing.assert_array_equal(computed(case, x, w), found)
     np.testing.assert_array_equal(computed(case, x[3:4], w), found[3:4])
 
 
-@compiled_here
-@cases(DEEP[1:], DEEP[:1])
+@cores.compiled_here
+@cores.cases(DEEP[1:], DEEP[:1])
 def test_long_sums_keep_fp32_accuracy(case, on_a_cpu, rng):
     """Sum 1,440 products of one sign; tensor core accumulation alone has an error of 1e-5."""
     x = rng.random((1, *case.problem.in_shape), np.float32)
@@ -156,54 +143,54 @@ def test_long_sums_keep_fp32_accuracy(case, on_a_cpu, rng):
     assert verdict.passed and verdict.error <= 1.5e-6, verdict
 
 
-@compiled_here
-@cases(NUMBERS[:2], NUMBERS[2:])
-@pytest.mark.parametrize("name", SCALES)
+@cores.compiled_here
+@cores.cases(NUMBERS[:2], NUMBERS[2:])
+@pytest.mark.parametrize("name", cores.SCALES)
 def test_operands_of_any_scale(name, case, on_a_cpu, rng):
-    x, w = operands(case, rng)
-    large, small = (np.float32(scale) for scale in SCALES[name])
+    x, w = cores.operands(case, rng)
+    large, small = (np.float32(scale) for scale in cores.SCALES[name])
     x, w = x * large, w * small
-    assert_each_right(computed(case, x, w), x, w, case)
+    cores.assert_each_right(computed(case, x, w), x, w, case)
 
 
-@compiled_here
-@cases(NUMBERS[:2], NUMBERS[2:])
+@cores.compiled_here
+@cores.cases(NUMBERS[:2], NUMBERS[2:])
 def test_scales_differ_by_image_channel_and_filter(case, on_a_cpu, rng):
-    x, w = operands(case, rng)
+    x, w = cores.operands(case, rng)
     x *= np.array([1e-20, 1, 1e12], np.float32)[:, None, None, None]
     w *= np.logspace(-6, 6, case.problem.M).astype(np.float32)
     x[..., 3], w[:, :, 5] = 0, 0
     x[..., 5] = np.where(x[..., 5] > 0, 1e33, x[..., 5])  # no filter reads it
-    assert_each_right(computed(case, x, w), x, w, case)
+    cores.assert_each_right(computed(case, x, w), x, w, case)
 
 
-@compiled_here
-@cases(NUMBERS[:2], NUMBERS[2:])
+@cores.compiled_here
+@cores.cases(NUMBERS[:2], NUMBERS[2:])
 def test_only_flagged_rows_are_recomputed(case, on_a_cpu, rng):
     """Replace the filters of the recheck, which reveals the outputs that it recomputes."""
-    x, w = operands(case, rng)
+    x, w = cores.operands(case, rng)
     x[1] *= np.float32(1e-35)
     found = computed(case, x, w, looks_at=2 * w)
-    assert_each_right(found[[0, 2]], x[[0, 2]], w, case)
-    assert_each_right(found[1:2], x[1:2], 2 * w, case)
+    cores.assert_each_right(found[[0, 2]], x[[0, 2]], w, case)
+    cores.assert_each_right(found[1:2], x[1:2], 2 * w, case)
     x[2], w[..., 2:4] = 0, 0  # all filters of one lane
     found = computed(case, x, w, looks_at=w + 1)
     assert not found[2].any() and not found[0, ..., 2:4].any()
 
 
-@compiled_here
+@cores.compiled_here
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-@cases(NUMBERS[:2], NUMBERS[2:])
+@cores.cases(NUMBERS[:2], NUMBERS[2:])
 def test_nan_and_infinity_propagate(value, case, on_a_cpu, rng):
-    no_numbers(case, value, computed, rng)
+    cores.no_numbers(case, value, computed, rng)
 
 
-@compiled_here
+@cores.compiled_here
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-@cases(FUSED[:2], FUSED[2:])
+@cores.cases(FUSED[:2], FUSED[2:])
 def test_bias_and_relu(case, value, on_a_cpu, rng):
     """Check bias and ReLU for tensor core sums, recomputed sums, NaN and infinity."""
-    x, (w, bias) = operands(case, rng)
+    x, (w, bias) = cores.operands(case, rng)
     x[1] *= np.float32(1e-35)
     x[2, 3, 3, 0] = value
     found, expected = computed(case, x, (w, bias)), reference(x, (w, bias), case.problem)
@@ -226,7 +213,7 @@ def test_both_input_paths_are_correct_on_gpu(case, few, monkeypatch, rng, cupy):
         blocks = max(2, case.product.across)
         monkeypatch.setattr(machines, "current", lambda: replace(whole, multiprocessors=blocks))
     for images in (case.images, 40 * case.images):
-        x, w = operands(replace(case, images=images), rng)
+        x, w = cores.operands(replace(case, images=images), rng)
         state = one_launch.prepare(w, case.product)
         y = cupy.full(physical_shape(problem.writes, images, problem.out_shape), np.nan, "f4")
         held = cupy.asarray(np.ascontiguousarray(from_nhwc(x, problem.reads)))
@@ -240,7 +227,7 @@ def test_both_input_paths_are_correct_on_gpu(case, few, monkeypatch, rng, cupy):
 @pytest.mark.parametrize("width", [64, 128])
 def test_grid_lets_blocks_keep_their_filters(maps, width, monkeypatch):
     monkeypatch.setattr(machines, "current", lambda: H200)
-    product = wgmma.Product(Conv(14, 14, 64, maps, 1, 1, **NCHW), width)
+    product = wgmma.Product(Conv(14, 14, 64, maps, 1, 1, **cores.NCHW), width)
     grid = product.grid(64)
     assert grid <= H200.multiprocessors
     if product.filters_held:
@@ -255,7 +242,7 @@ def test_tilings_do_not_spill(arch):
     """Compile shapes with and without 16-byte copies in each layout for this architecture."""
     for text, tiling in zip(SPILLING, mma.TILINGS, strict=True):
         for layouts in ({"reads": "NCHW"}, {"writes": "NCHW"}):
-            kernel = mma.divided(conv(text, **layouts), tiling).kernel()
+            kernel = mma.divided(cores.conv(text, **layouts), tiling).kernel()
             used = compile_kernel(kernel, arch).resources
             assert used.spill_bytes == used.stack_bytes == 0, (text, tiling)
 
@@ -281,8 +268,8 @@ def test_few_channels_use_input_tiles_where_they_fit():
         ("3,99,9000,8,7,7", False),
         ("3,32,32,9000,3,3", False),  # more blocks of filters than multiprocessors
     ):
-        for layouts in ({}, NCHW):
-            cycles, found = MODELED["tensor.wgmma_tf32x3"](conv(text, **layouts), 64, H200)
+        for layouts in ({}, cores.NCHW):
+            cycles, found = MODELED["tensor.wgmma_tf32x3"](cores.conv(text, **layouts), 64, H200)
             assert isinstance(found, halo.Product) == expected, text
             assert cycles == found.cycles(64, H200)
 

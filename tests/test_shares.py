@@ -27,25 +27,8 @@ from lenetgpu.gpu.nvrtc import compile_kernel
 from lenetgpu.lab.conv import shares as command
 from lenetgpu.measure.document import head
 from lenetgpu.measure.timing import summarise
-from lenetgpu.papers import convnet2_measured
+from lenetgpu.papers import convnet2_measured as measured
 from lenetgpu.papers.convnet2 import SHAPES, TABLE_1, TABLE_1_BATCH
-from lenetgpu.papers.convnet2_measured import (
-    PARTS,
-    SHOWN,
-    STATIC_BYTES,
-    Field,
-    clocked,
-    instruction_words,
-    parted,
-    predicted,
-    refusal,
-    step_of,
-    table_1_tile,
-    tile_bytes,
-    tiles,
-    warps_of,
-    whole_filter_bytes,
-)
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.convnet2 import ladder
 from lenetgpu.stages.conv.convnet2.ladder import ROLLED, UNROLLED, Tile
@@ -62,9 +45,9 @@ run = partial(terminal.run, "conv", "--shares")
 @compiles
 @pytest.mark.parametrize(("problem", "batch"), [(TABLE_1, 128), (ODD, 1), (MANY, 128)])
 def test_clock_reads_cause_no_spills(problem, batch):
-    for one in SHOWN:
+    for one in measured.SHOWN:
         plain = compile_kernel(one.step.kernel(problem, batch), "sm_90a").resources
-        kernel = clocked(one.step).kernel(problem, batch, True)
+        kernel = measured.clocked(one.step).kernel(problem, batch, True)
         found = compile_kernel(kernel, "sm_90a").resources
         assert found.spill_bytes == 0, one.name
         assert found.stack_bytes == plain.stack_bytes, one.name
@@ -74,7 +57,7 @@ def test_clock_reads_cause_no_spills(problem, batch):
 def opcodes(kernel):
     """Return a kernel's SASS instructions in order, as their nine low bits, without operands."""
     binary = compile_kernel(kernel, "sm_90a").binary
-    return [word & 0x1FF for word in instruction_words(binary, kernel.entry)]
+    return [word & 0x1FF for word in measured.instruction_words(binary, kernel.entry)]
 
 
 FFMA, IMAD, HMMA, CLOCK, BAR = 0x23, 0x24, 0x3C, 0x05, 0x11D
@@ -82,10 +65,10 @@ LDG, LDC, LDL, LDS, STL, STS = 0x181, 0x182, 0x183, 0x184, 0x187, 0x188
 
 
 @compiles
-@pytest.mark.parametrize("one", SHOWN, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", measured.SHOWN, ids=lambda one: one.name)
 def test_parts_contain_their_own_instructions(one):
     """The compiler moves no load, product or barrier past a clock read."""
-    codes = opcodes(clocked(one.step).kernel(TABLE_1, TABLE_1_BATCH, True))
+    codes = opcodes(measured.clocked(one.step).kernel(TABLE_1, TABLE_1_BATCH, True))
     assert codes.count(CLOCK) > opcodes(one.step.kernel(TABLE_1, TABLE_1_BATCH)).count(CLOCK)
     product = HMMA if "product" in one.variant else FFMA
     products = [at for at, code in enumerate(codes) if code == product]
@@ -106,28 +89,28 @@ def test_parts_contain_their_own_instructions(one):
 def test_clocked_kernel_is_correct_and_records_every_part(problem, on_a_cpu, rng):  # noqa: F811
     """Run the unrolled kernel's clocked build on a CPU, where the clock advances on every read."""
     n = 11
-    step = clocked(UNROLLED)
+    step = measured.clocked(UNROLLED)
     x, w = random_input("conv", problem, n, rng)
     images = np.ascontiguousarray(x.transpose(3, 1, 2, 0))
     outputs = np.full((problem.M, problem.OH, problem.OW, n), np.nan, np.float32)
     table = np.zeros(1, np.int32)  # kernels on a CPU accept no None argument
     state = ladder.Innermost(np.ascontiguousarray(w), None, None, table, n)
-    noted = np.full((warps_of(step, problem, n), 6), -1, np.int64)
+    noted = np.full((measured.warps_of(step, problem, n), 6), -1, np.int64)
     step.convolve(images, state, outputs, n, problem, noted)
     found = outputs.transpose(3, 1, 2, 0)
     assert judge(found, reference("conv", x, w, problem), "fp32").passed
     assert (noted > 0).all()
     chunks = -(-problem.R * problem.S // 4) * -(-problem.C // 8)
     assert (noted.sum(axis=1) <= 64 * (2 + 5 * chunks)).all()  # at most the block's clock reads
-    fractions, waits = parted(noted)
-    assert sum(fractions.values()) == pytest.approx(1) and tuple(fractions) == PARTS
+    fractions, waits = measured.parted(noted)
+    assert sum(fractions.values()) == pytest.approx(1) and tuple(fractions) == measured.PARTS
     assert all(0 < share < 1 for share in (*fractions.values(), *waits.values()))
 
 
 @pytest.mark.parametrize("second", [[-1] * 6, [0] * 6])
 def test_invalid_clock_readings_are_refused(second):
     with pytest.raises(LenetError, match="clocks: expected"):
-        parted(np.array([[1] * 6, second]))
+        measured.parted(np.array([[1] * 6, second]))
 
 
 # Tiles
@@ -135,12 +118,16 @@ def test_invalid_clock_readings_are_refused(second):
 
 def test_equation_1_by_hand():
     """Table 1: 12 of 75 rows of 64 images and 16 filters, 3,840 bytes; whole filters 24,000."""
-    tile = table_1_tile(TABLE_1)
+    tile = measured.table_1_tile(TABLE_1)
     assert tile == Tile(16, 4, 4, 4, 4, 3)
-    assert whole_filter_bytes(TABLE_1, tile) == 4 * 75 * (64 + 16) == 24_000
-    assert tile_bytes(TABLE_1, tile) == 24_000 * 4 // 25 == 3_840
+    assert measured.whole_filter_bytes(TABLE_1, tile) == 4 * 75 * (64 + 16) == 24_000
+    assert measured.tile_bytes(TABLE_1, tile) == 24_000 * 4 // 25 == 3_840
     single = replace(tile, images_per_thread=1, filters_per_thread=1, cached_pixels=25)
-    assert tile_bytes(TABLE_1, single) == whole_filter_bytes(TABLE_1, single) == 4 * 75 * 20
+    assert (
+        measured.tile_bytes(TABLE_1, single)
+        == measured.whole_filter_bytes(TABLE_1, single)
+        == 4 * 75 * 20
+    )
 
 
 @compiles
@@ -148,23 +135,23 @@ def test_equation_1_by_hand():
 def test_equation_1_matches_the_compiler(name):
     """Every supported tile compiles without spilling and uses the predicted bytes."""
     problem, batch = SHAPES[name]
-    swept = tiles(problem)
+    swept = measured.tiles(problem)
     assert {figure for figure, _ in swept} == {"4", "5", "6", "7"}
     assert len({tile for _, tile in swept}) == len(swept) > 20
-    assert sum(predicted(problem, batch, *one)["table_1"] for one in swept) == 1
-    supported = [tile for _, tile in swept if refusal(problem, tile) is None]
-    assert table_1_tile(problem) in supported
+    assert sum(measured.predicted(problem, batch, *one)["table_1"] for one in swept) == 1
+    supported = [tile for _, tile in swept if measured.refusal(problem, tile) is None]
+    assert measured.table_1_tile(problem) in supported
     for tile in supported if name == "table 1, filters 5x5" else supported[:2]:
-        used = compile_kernel(step_of(tile).kernel(problem, batch), "sm_90a").resources
-        assert used.shared_bytes == tile_bytes(problem, tile) <= STATIC_BYTES
+        used = compile_kernel(measured.step_of(tile).kernel(problem, batch), "sm_90a").resources
+        assert used.shared_bytes == measured.tile_bytes(problem, tile) <= measured.STATIC_BYTES
         assert used.stack_bytes == used.spill_bytes == 0, tile
 
 
 def test_tile_that_does_not_fit_is_refused():
     problem = SHAPES["table 1, filters as printed"][0]
-    swept = dict(tiles(problem)[:1])
-    assert "requires 245,760 bytes" in refusal(problem, swept["5"])
-    assert step_of(swept["5"]).kernel(problem, 1) not in convnet2_measured.tile_kernels(problem, 1)
+    swept = dict(measured.tiles(problem)[:1])
+    assert "requires 245,760 bytes" in measured.refusal(problem, swept["5"])
+    assert measured.step_of(swept["5"]).kernel(problem, 1) not in measured.tile_kernels(problem, 1)
 
 
 # Instructions
@@ -230,9 +217,9 @@ def pretended(monkeypatch):
         full=lambda *a: np.full(*a).view(Host), empty=np.empty, int64=np.int64
     )
     monkeypatch.setitem(sys.modules, "cupy", arrays)
-    monkeypatch.setattr(convnet2_measured, "current_arch", lambda: "sm_90a")
-    monkeypatch.setattr(convnet2_measured, "compile_together", lambda *_: None)
-    monkeypatch.setattr(convnet2_measured, "times", made_up_times)
+    monkeypatch.setattr(measured, "current_arch", lambda: "sm_90a")
+    monkeypatch.setattr(measured, "compile_together", lambda *_: None)
+    monkeypatch.setattr(measured, "times", made_up_times)
     monkeypatch.setattr(command, "Field", MadeUp)
     monkeypatch.setattr(command, "choose_device", lambda wanted: (Gpu(0, "X", 90), ""))
     monkeypatch.setattr(command.gpu_device, "activate", lambda gpu: None)
@@ -258,7 +245,7 @@ def test_command_prints_tables_and_writes_files(pretended, tmp_path):
     assert {(row["status"], row["median_us"], row["ratio"]) for row in case["tiles"]} == {
         ("right", 1e3, 1.0)
     }
-    assert len(case["tiles"]) == len(tiles(TABLE_1))
+    assert len(case["tiles"]) == len(measured.tiles(TABLE_1))
     rows = list(csv.DictReader(io.StringIO(table.read_text())))
     assert len(rows) == len(case["kernels"]) + len(case["tiles"])
     assert picture.stat().st_size > 10_000
@@ -307,13 +294,13 @@ GPU_CASES = [(TABLE_1, 128), (TABLE_1, 1), (ODD, 9), (ODD, 67), (Conv(7, 5, 19, 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("problem", "batch"), GPU_CASES)
 def test_clocked_kernels_are_correct_and_shares_sum_to_1(problem, batch, on_gpu):
-    rows = convnet2_measured.measure_shares(Field(problem, batch), gpu=on_gpu)
+    rows = measured.measure_shares(measured.Field(problem, batch), gpu=on_gpu)
     for row in rows:
         if row["status"] != "refused":
             assert row["status"] == "right", row
             assert sum(row["shares"].values()) == pytest.approx(1)
             assert min(row["shares"].values()) > 0 and row["median_us"] > 0, row
-    assert len([row for row in rows if row["status"] == "right"]) == len(SHOWN)
+    assert len([row for row in rows if row["status"] == "right"]) == len(measured.SHOWN)
     if (problem, batch) == (TABLE_1, TABLE_1_BATCH):
         rolled, unrolled = (row["shares"]["compute"] for row in rows[:2])
         assert rolled > unrolled
@@ -327,7 +314,7 @@ def test_kernel_that_writes_nothing_is_wrong(on_gpu):
         def convolve(self, *_):
             pass
 
-    field = Field(ODD, 9)
+    field = measured.Field(ODD, 9)
     assert field.verdict(ROLLED, "fp32").passed
     silent = Silent(*(getattr(ROLLED, name) for name in vars(ROLLED)))
     assert not field.verdict(silent, "fp32").passed
@@ -336,8 +323,8 @@ def test_kernel_that_writes_nothing_is_wrong(on_gpu):
 @pytest.mark.gpu
 @pytest.mark.parametrize(("problem", "batch"), [(TABLE_1, 128), (ODD, 9)])
 def test_every_tile_is_correct(problem, batch, on_gpu):
-    rows = convnet2_measured.measure_tiles(Field(problem, batch), machines.current())
-    assert len(rows) == len(tiles(problem)) > 20
+    rows = measured.measure_tiles(measured.Field(problem, batch), machines.current())
+    assert len(rows) == len(measured.tiles(problem)) > 20
     assert {row["status"] for row in rows} == {"right"}
     assert all(row["shared_bytes"] == row["tile_bytes"] for row in rows)
     (base,) = [row for row in rows if row["table_1"]]
