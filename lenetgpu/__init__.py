@@ -6,11 +6,12 @@ TYPE_CHECKING = False  # typing itself takes as long as all that runs before sig
 if TYPE_CHECKING:
     from typing import Any
 
+    from lenetgpu.convolve import conv2d, prepare
     from lenetgpu.errors import LenetError
     from lenetgpu.net.classifier import LeNet
 
 __version__ = "0.1.0"
-__all__ = ["LeNet", "LenetError", "__version__"]
+__all__ = ["LeNet", "LenetError", "__version__", "conv2d", "prepare"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,6 +24,10 @@ def __getattr__(name: str) -> Any:
         from lenetgpu.errors import LenetError
 
         return LenetError
+    if name in ("conv2d", "prepare"):
+        from lenetgpu import convolve
+
+        return getattr(convolve, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

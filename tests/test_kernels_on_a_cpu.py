@@ -241,6 +241,25 @@ CASES = [
     ("conv", "direct.grouped", replace(DEPTHWISE, relu=True, dtype="fp16"), 2),
     ("conv", "direct.grouped", replace(EVERYTHING, bias=True, relu=True, dtype="fp16"), 2),
     ("conv", "direct.grouped", replace(DEPTHWISE, bias=True, relu=True, dtype="bf16"), 2),
+    ("conv", "direct.depthwise", replace(DEPTHWISE, bias=True, relu=True), 2),
+    (
+        "conv",
+        "direct.depthwise",
+        Conv(
+            11,
+            8,
+            6,
+            6,
+            3,
+            2,
+            strides=(2, 1),
+            pads=(1, 0, 2, 1),
+            dilation=(2, 3),
+            groups=6,
+            dtype="bf16",
+        ),
+        2,
+    ),
 ]
 
 

@@ -105,6 +105,8 @@ def why_not(
     refusal = variant.refusal(problem)
     if refusal is not None:
         return refusal
+    if problem.reads not in variant.reads or problem.writes not in variant.writes:
+        return f"supports layouts {', '.join(variant.reads)} to {', '.join(variant.writes)} only"
     if name in WINOGRAD and not measured:
         product = winograd.plan(problem, images, WINOGRAD[name], machine)
         error = rounding.MARGIN * rounding.of_winograd(product, problem, WINOGRAD[name])

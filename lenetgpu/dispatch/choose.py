@@ -241,13 +241,15 @@ def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
 
 def refusal(problem: Conv) -> str | None:
     """Return why no algorithm supports the problem (on the current GPU, with options), or None."""
-    return why_none(problem, machines.current()) if problem.requires else direct.refusal(problem)
+    if problem.requires or (problem.reads, problem.writes) != ("NCHW", "NCHW"):
+        return why_none(problem, machines.current())
+    return direct.refusal(problem)
 
 
 @conv_variant(
     family="best",
-    reads="NCHW",
-    writes="NCHW",
+    reads=("NCHW", "NHWC"),
+    writes=("NCHW", "NHWC"),
     prepare=_prepare,
     kernels=_kernels,
     options="bias relu fp16 bf16",

@@ -121,12 +121,14 @@ class Packed:
         import cupy
         import numpy as np
 
-        self.values: list[Any] = [
-            ctypes.c_uint64(arg.data.ptr)
-            if isinstance(arg, cupy.ndarray)
-            else np.ctypeslib.as_ctypes_type(arg.dtype)(arg.item())  # reinterprets the same bytes
-            for arg in args
-        ]
+        def held(arg: Any) -> Any:
+            if isinstance(arg, cupy.ndarray):
+                return ctypes.c_uint64(arg.data.ptr)
+            if isinstance(arg, int):
+                return ctypes.c_int64(arg)
+            return np.ctypeslib.as_ctypes_type(arg.dtype)(arg.item())  # the same bytes
+
+        self.values: list[Any] = list(map(held, args))
         places = map(ctypes.addressof, self.values)
         sizes = [(ctypes.c_uint * 3)(*(*dim, 1, 1)[:3]) for dim in (grid, block)]
         allowed = _Attribute(_SERIALISED, 0, 1)
@@ -159,16 +161,14 @@ _thread = _Thread()
 
 
 class Repeat:
-    """The launches of `work`, made once and repeated for other images and labels.
+    """The launches of `work`, made once and repeated for other arrays.
 
-    `work` runs during construction. `images` and `labels` are device arrays (first address, bytes):
+    `work` runs during construction. `arrays` are device arrays as (first address, bytes):
     addresses within them move with them, all other arguments stay. The owner serialises threads,
     and makes sure that `work` queues nothing but launches.
     """
 
-    def __init__(
-        self, work: Callable[[], object], images: tuple[int, int], labels: tuple[int, int]
-    ) -> None:
+    def __init__(self, work: Callable[[], object], *arrays: tuple[int, int]) -> None:
         calls: list[tuple[Kernel, Packed]] = []
         _thread.traced = calls
         try:
@@ -176,16 +176,19 @@ class Repeat:
         finally:
             _thread.traced = None
         self._kernel, self._calls = calls[-1][0], [packed for _, packed in calls]
+        self.kernels = [kernel for kernel, _ in calls]
         self._moving = []
         for packed in self._calls:
             for value in packed.values:
-                for index, (first, size) in enumerate((images, labels)):
+                for index, (first, size) in enumerate(arrays):
                     if isinstance(value, ctypes.c_uint64) and 0 <= value.value - first < size:
                         self._moving.append((value, index, value.value - first))
 
-    def run(self, images: int, labels: int, stream: int) -> None:
-        """Launch all on the CUDA stream with handle `stream`, whose device is current."""
-        at = images, labels
+    def run(self, at: tuple[int, ...], stream: int) -> None:
+        """Launch all for arrays at addresses `at` on the stream with handle `stream`.
+
+        The stream's device is current.
+        """
         for value, index, offset in self._moving:
             value.value = at[index] + offset
         last_queued.append(self._kernel)

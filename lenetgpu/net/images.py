@@ -113,10 +113,10 @@ class _Torch(Home):
     def stream(self) -> Any:
         if not self.on_gpu:
             return None
-        return external_stream(_torch_stream(self._torch, self.index))
+        return external_stream(torch_stream(self._torch, self.index))
 
 
-def _torch_stream(torch: Any, index: int | None) -> int:
+def torch_stream(torch: Any, index: int | None) -> int:
     """Return the handle of PyTorch's current stream on GPU `index`."""
     # takes a tenth of the public call's time
     short = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -257,7 +257,7 @@ def device_images(images: Any, index: int) -> DeviceImages | None:
         return None
     if torch is not None and kind is torch.Tensor:
         labels = torch.empty(count, dtype=torch.int32, device=images.device)
-        at, stream = labels.data_ptr(), _torch_stream(torch, index)
+        at, stream = labels.data_ptr(), torch_stream(torch, index)
     else:
         labels = cupy.empty(count, "int32")
         at, stream = labels.data.ptr, cupy.cuda.get_current_stream().ptr

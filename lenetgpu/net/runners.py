@@ -462,7 +462,7 @@ class DeviceRunner:
                     n = min(size, images.count - lo)
                     at, labels = images.address + each * lo, images.label_address + 4 * lo
                     if repeat := self._repeats.get(n):
-                        repeat.run(at, labels, stream)
+                        repeat.run((at, labels), stream)
                         continue
                     self._repeats[n] = self._recorded(n, at, labels, images)
                     if len(self._repeats) > _REPEATS:

@@ -9,20 +9,24 @@ from lenetgpu.stages.defines import MAPS, launch_each, map_defines
 from lenetgpu.stages.registry import conv_variant, of_shape
 from lenetgpu.stages.sectors import reuse
 
-_THREADS = 256
+THREADS = 256
+
+
+def defines_of(problem: Conv) -> dict[str, int | str]:
+    """Return a convolution with all of its parameters as `-D` definitions."""
+    (down, across), (far, wide) = problem.step, problem.dilation
+    above, left, _, _ = problem.around
+    return map_defines(problem) | {
+        "M": problem.M, "R": problem.R, "S": problem.S, "OH": problem.OH, "OW": problem.OW,
+        "STRIDE_Y": down, "STRIDE_X": across, "ABOVE": above, "LEFT": left,
+        "DILATION_Y": far, "DILATION_X": wide, "GROUPS": problem.groups, "THREADS": THREADS,
+        "DTYPE": problem.dtype.upper(), "BIAS": int(problem.bias), "RELU": int(problem.relu),
+    }  # fmt: skip
 
 
 @cache
 def _kernels(problem: Conv) -> tuple[Kernel, ...]:
-    (down, across), (far, wide) = problem.step, problem.dilation
-    above, left, _, _ = problem.around
-    defines = map_defines(problem) | {
-        "M": problem.M, "R": problem.R, "S": problem.S, "OH": problem.OH, "OW": problem.OW,
-        "STRIDE_Y": down, "STRIDE_X": across, "ABOVE": above, "LEFT": left,
-        "DILATION_Y": far, "DILATION_X": wide, "GROUPS": problem.groups, "THREADS": _THREADS,
-        "DTYPE": problem.dtype.upper(), "BIAS": int(problem.bias), "RELU": int(problem.relu),
-    }  # fmt: skip
-    return (Kernel.beside(__file__, "conv_grouped", **defines),)
+    return (Kernel.beside(__file__, "conv_grouped", **defines_of(problem)),)
 
 
 @conv_variant(
