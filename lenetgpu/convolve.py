@@ -6,7 +6,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import index
@@ -29,7 +29,7 @@ from lenetgpu.stages.reference import conv_reference
 from lenetgpu.stages.registry import Variant, find
 
 _DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-_KEPT = 32  # prepared shapes per filters; the one used least recently is dropped
+_KEPT = 64  # prepared shapes per filters; the one used least recently is dropped
 _SAMPLE = 16  # output positions that are compared with float64
 _FASTEST, _DEPTHWISE, _GENERAL = "best.fp32", "direct.depthwise", "direct.grouped"
 _ON_CPU = "unrolled.blas"
@@ -135,7 +135,8 @@ class Prepared:
         self._sizes = maps, rows, columns
         self._runs: OrderedDict[Any, _Run] = OrderedDict()
         self._lock = threading.Lock()
-        self._after: dict[int, tuple[Any, int]] = {}  # GPU -> event after the last call, its stream
+        self._after: dict[int, Any] = {}  # by GPU, the event after the last call
+        self._streams: set[int] = set()  # handles
         self._recorded: dict[int, _Run] = {}  # those whose buffers a CUDA graph uses, by id
 
     def __repr__(self) -> str:
@@ -181,13 +182,14 @@ class Prepared:
             work()
             return
         index = runtime.getDevice()
-        event, last = self._after.get(index) or (cupy.cuda.Event(disable_timing=True), stream)
-        if last != stream:
+        if (event := self._after.get(index)) is None:
+            event = self._after[index] = cupy.cuda.Event(disable_timing=True)
+        else:  # also on the same stream: a handle may be of another one by now
             runtime.streamWaitEvent(stream, event.ptr)
+        self._streams.add(stream)
         try:
             work()
         finally:
-            self._after[index] = event, stream
             runtime.eventRecord(event.ptr, stream)
 
     def _general(self, x: Any, add: Any, out: Any) -> Any:
@@ -202,12 +204,13 @@ class Prepared:
             pixels = _viewed(x, home)
             last = _is_last(pixels)
             layout = "NHWC" if last or home.index is None else "NCHW"
+            if 0 not in shape:
+                self._check_size(problem, len(x))
             given = _empty(x, pixels, shape, last) if out is None else out
             y, residual = _viewed(given, home), None if add is None else _viewed(add, home)
             if not (y.flags.c_contiguous or _is_last(y)):
                 raise ValueError("out: expected a contiguous or channels_last array, found another")
             if y.size:
-                self._check_size(problem, len(x))
                 problem = replace(problem, reads=layout, writes=layout)
                 self._compute(problem, pixels, y, residual, _placed(x))
             if home.in_other_order:  # its owner may reuse the memory
@@ -256,7 +259,10 @@ class Prepared:
             raise ValueError(f"{name}: expected shape {shape}, found {tuple(array.shape)}")
         if _dtype(name, array) != self._dtype:
             raise TypeError(f"{name}: expected {self._dtype} like x, found {_dtype(name, array)}")
-        if _home(name, array).index != home.index:
+        other = _home(name, array)
+        if type(other) is not type(home):
+            raise TypeError(f"{name}: expected an array like x, found {type(array).__name__}")
+        if other.index != home.index:
             raise RuntimeError(f"{name}: expected the device of x, found another")
 
     def _compute(self, problem: Conv, x: Any, y: Any, add: Any, place: _Placed | None) -> None:
@@ -336,8 +342,18 @@ class Prepared:
     def _keep(self, key: Any, run: _Run) -> _Run:
         self._runs[key] = run
         if len(self._runs) > _KEPT:
+            self._wait()
             self._runs.popitem(last=False)
         return run
+
+    def _wait(self) -> None:
+        """Wait for all calls: CuPy gives freed memory to its first stream, others may read it."""
+        for event in self._after.values() if len(self._streams) > 1 else ():
+            event.synchronize()
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # the GPU may be gone
+            self._wait()
 
     def _kernel(self, variant: Variant, problem: Conv, images: int) -> PreparedKernel:
         filters = np.ascontiguousarray(self._w.transpose(2, 3, 1, 0))
@@ -462,12 +478,11 @@ def _strided(arrays: Any, shape: tuple[int, ...], last: bool, dtype: Any) -> Any
 
 def _home(name: str, array: Any) -> Home:
     """Return the adapter of an array; TypeError if it is none, RuntimeError if out of reach."""
-    if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+    if not hasattr(array, "shape") or not hasattr(array, "dtype") or hasattr(array, "mask"):
         raise TypeError(f"{name}: expected an array, found {type(array).__name__}")
     if _needs_gradient(array):
         raise RuntimeError(
-            f"{name}: expected an array that needs no gradient; use torch.no_grad() or "
-            "lenetgpu.torch"
+            f"{name}: expected an array that needs no gradient; use torch.no_grad() or detach()"
         )
     try:
         return home_of(array)
