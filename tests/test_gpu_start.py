@@ -303,11 +303,11 @@ def test_repeat_moves_images_and_labels_only(driver, monkeypatch):
             launch.launch("kernel", (1,), (32,), args, loaded=function, overlap=True)
 
     repeat = launch.Repeat(work, (1000, 8), (9000, 8))
-    repeat.run(3000, 5000, 8)
+    repeat.run((3000, 5000), 8)
     for lo in (0, 4):
         assert seen[lo // 4] == (7, 1, [1000 + lo, filters, 9000 + lo, 1004])
         assert seen[2 + lo // 4] == (8, 1, [3000 + lo, filters, 5000 + lo, 1004])
     args = (array(1), array(1), array(1), np.int32(1))
     launch.launch("kernel", (1,), (32,), args, loaded=function, overlap=True)
-    repeat.run(0, 0, 8)
+    repeat.run((0, 0), 8)
     assert len(seen) == 7
