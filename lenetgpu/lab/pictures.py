@@ -6,31 +6,24 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.arrays import np
 from lenetgpu.check.mistakes import probabilities
 from lenetgpu.errors import LenetError, one_line, unexpected
 from lenetgpu.files.assets import default_digits
-from lenetgpu.files.forms import csv_rows
-from lenetgpu.files.output import LabelWriter, replacing
+from lenetgpu.files.output import LabelWriter
 from lenetgpu.lab.infer import infer
 from lenetgpu.lab.mistakes import probability
 from lenetgpu.measure.outcome import FEW, Outcome, Progress, Request
 from lenetgpu.measure.timing import Phases
 from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.pictures.given import Expanded, Gathered, gather
-from lenetgpu.store import json_text
 
 if TYPE_CHECKING:
     from lenetgpu.lab.tables import Part, Table
 
-_DRAWN = 1600  # maximum pixels of a drawn sheet's side
-_LIKELY = 0.8  # minimum median probability of a sheet's labels
-_NOT_WRITTEN = ("runner_up", "notes")
 _GAP = 2
 _BRAILLE, _DOTS = 0x2800, ((0, 1, 2, 6), (3, 4, 5, 7))
 _SHADES = " .:*#"
@@ -59,68 +52,19 @@ class Classified:
         return cls(outcome, gathered, outcome.images, probabilities(outcome.scores))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row per image: file, any place, label, probability, runner-up, notes."""
-        rows, places = [], [place for sheet in self.found.sheets for place in sheet.places]
+        """Return a row per image: file, label, probability, runner-up, notes."""
+        rows = []
         for number, label in enumerate(self.outcome.labels.tolist()):
             likely = self.likely[number].tolist()
             second = max((k for k in range(len(likely)) if k != label), key=likely.__getitem__)
-            row = {"file": self.found.names[number], **(places[number] if places else {})}
-            row |= {"label": label, "probability": likely[label]}
+            row = {"file": self.found.names[number], "label": label, "probability": likely[label]}
             row["runner_up"] = {"label": second, "probability": likely[second]}
             rows.append(row | {"notes": list(self.found.notes[number])})
         return rows
 
-    def sheets(self) -> Iterator[tuple[str, list[dict[str, Any]], bool]]:
-        """Yield each labelled sheet's file and rows, and whether its labels are probable."""
-        rows = iter(self.rows())
-        for sheet in self.found.sheets:
-            if own := [*islice(rows, len(sheet.places))]:
-                yield own[0]["file"], own, median(r["probability"] for r in own) >= _LIKELY
-
-    def lines(self) -> Iterator[str]:
-        """Yield a line per sheet: its name and the digits of each row."""
-        for file, rows, likely in self.sheets():
-            words = (" " * (row["column"] == 1) + str(row["label"]) for row in rows)
-            yield f"{one_line(file)}:{'' if likely else ' shapes unlike digits:'}{''.join(words)}"
-
-    def draw(self, path: Path) -> None:
-        """Write a page of the sheets with boxes and labels; raise LenetError if that fails."""
-        from lenetgpu.lab.page import base, mistakes
-        from lenetgpu.pictures.masks import shrunk
-
-        drawn = [
-            (file, rows, sheet.size, base.png_uri(shrunk(sheet.grey, _DRAWN).astype(np.uint8)))
-            for (file, rows, _), sheet in zip(self.sheets(), self.found.sheets, strict=False)
-        ]
-        title, lead = f"{self.outcome.done:,} digits", "A box around each digit, and its label."
-        head = mistakes.head_of(self.outcome, title, lead)
-        base.write_page(path, base.render("sheets_page.html.j2", head=head, sheets=drawn))
-
-    def write(self, path: Path, with_scores: bool) -> None:
-        """Write file, place, label, probability and any scores of each digit as .csv or .json."""
-        rows = [{k: v for k, v in row.items() if k not in _NOT_WRITTEN} for row in self.rows()]
-        for row, scores in zip(rows, self.outcome.scores[: len(rows)].tolist(), strict=True):
-            row |= {f"score{k}": score for k, score in enumerate(scores) if with_scores}
-        text = json_text({"digits": rows}, indent=1) + "\n"
-        if path.suffix.lower() == ".csv":
-            text = csv_rows(tuple(rows[0]), *(tuple(row.values()) for row in rows))
-        with replacing(path) as new:
-            new.write_text(text, encoding="utf-8", errors="surrogateescape")
-
     def as_json(self) -> dict[str, Any]:
         """Return the additional JSON keys: the rows, and a sentence per bad picture."""
         return {"rows": self.rows(), "bad": self.found.bad}
-
-
-def check_sheets(output: Path | None, errors: Path | None, as_is: bool) -> None:
-    """Raise LenetError unless digits of sheets can be written to `output` and `errors`."""
-    if as_is:
-        raise LenetError("infer: expected one of --all and --as-is, found both")
-    for path, endings in ((output, (".csv", ".json")), (errors, (".html",))):
-        if path is not None and path.suffix.lower() not in endings:
-            raise unexpected(
-                path, f"with --all a name ending in {' or '.join(endings)}", path.suffix
-            )
 
 
 def gathered(request: Request, files: Expanded, as_is: bool, advance: Progress) -> Gathered:
@@ -129,9 +73,7 @@ def gathered(request: Request, files: Expanded, as_is: bool, advance: Progress) 
     phases = Phases()
     with phases.timed("load"):
         skip, limit = request.skip, request.limit
-        images = gather(
-            files.paths, as_is, skip, limit, advance, request.orientation, request.every
-        )
+        images = gather(files.paths, as_is, skip, limit, advance, request.orientation)
     images.bad[:0] = files.bad
     images.took_ms = phases["load"]
     return images
@@ -151,18 +93,12 @@ def classify(
     source = found.source(request.skip)
     outcome = infer(whole, progress, None, source)
     outcome.phases["load"] = outcome.phases.get("load", 0.0) + found.took_ms
-    classified = Classified(outcome, found, source.images, probabilities(outcome.scores))
-    if found.sheets:
-        if not any(likely for _, _, likely in classified.sheets()):
-            raise LenetError(f"{found.names[0]}: expected digits, found shapes unlike them")
-        if output is not None:
-            classified.write(output, request.scores)
-    elif output is not None:
+    if output is not None:
         count, scores = outcome.done, outcome.scores if request.scores else None
         with LabelWriter(output, count, request.scores, request.skip, found.names) as writer:
             writer.write(outcome.labels, scores)
             writer.close(outcome.requested if outcome.interrupted else None)
-    return classified
+    return Classified(outcome, found, source.images, probabilities(outcome.scores))
 
 
 def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[Part]:

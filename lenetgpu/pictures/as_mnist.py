@@ -87,7 +87,7 @@ def _extracted(
     thin dark lines are tried, and used if they form a digit.
     """
     try:
-        ink, dark = ink_of(grey, sheet)
+        ink, dark = _ink_of(grey, sheet)
         extracted = _Extracted(ink, dark, digit_of(ink, sheet), depth)
     except LenetError:
         thin = _thin_lines(grey) if lines else None
@@ -164,7 +164,7 @@ def _centred(fitted: Array) -> Array:
     return out
 
 
-def ink_of(grey: Array, sheet: Array | None = None) -> tuple[Array, bool]:
+def _ink_of(grey: Array, sheet: Array | None = None) -> tuple[Array, bool]:
     """Return how far pixels (H, W) stand out from the paper, in 0..1, and if ink is darker."""
     contrast = grey - _paper(grey, sheet)
     if sheet is not None:

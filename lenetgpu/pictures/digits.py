@@ -1,7 +1,5 @@
 """Parts of ink joined to digits, without frames and lines; selection of the largest."""
 
-from collections.abc import Sequence
-
 from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError
 from lenetgpu.pictures.masks import MANY, Box, Island, blurred, edges_of, eroded, islands, stroke_of
@@ -31,7 +29,7 @@ _ALONG_SHEET = 0.5
 
 def _without_frames(parts: list[Island], numbers: Array) -> tuple[list[Island], list[str]]:
     """Return `parts` of `numbers` (H, W) without frames and lines, and notes on those."""
-    rims = [part for part in parts if min(part.height, part.width) > 8 and is_rim(part, numbers)]
+    rims = [part for part in parts if min(part.height, part.width) > 8 and _is_rim(part, numbers)]
     frames = [rim for rim in rims if any(_surrounds(rim, part) for part in parts)]
     frames += [rim for rim in rims if any(_same_size(rim, frame) for frame in frames)]
     parts = [part for part in parts if part not in frames]
@@ -49,7 +47,7 @@ def _pixels(part: Island, numbers: Array) -> tuple[Array, Array]:
     return rows, columns
 
 
-def is_rim(part: Island, numbers: Array) -> bool:
+def _is_rim(part: Island, numbers: Array) -> bool:
     """Return True if the island is the outline of its box or of the inscribed ellipse."""
     if part.mass > 0.4 * part.height * part.width:
         return False
@@ -118,8 +116,7 @@ class Digit:
         return self.width > (_SOLID if self.cut >= 3 else _SHAPE)
 
 
-def box_around(parts: Sequence[Box]) -> Box:
-    """Return the box around `parts`, at least one."""
+def _box(parts: list[Island]) -> Box:
     return Box(
         min(part.top for part in parts),
         max(part.bottom for part in parts),
@@ -157,15 +154,13 @@ def digit_of(ink: Array, sheet: Array | None = None, lines: bool = False) -> Dig
         elif is_large:
             digits.append([part])
     if len(digits) > 12 or sum(part.mass for digit in digits for part in digit) / mass < 0.15:
-        raise LenetError(
-            f"expected a digit, found ink in {len(parts):,} places; --all reads several"
-        )
+        raise LenetError(f"expected a digit, found ink in {len(parts):,} places")
     chosen = np.isin(numbers, [part.number for part in digits[0]])
     if edges_of(chosen) > _JAGGED * max(largest, MANY):
         raise LenetError("expected a digit, found only noise")
     if len(digits) > 1:
-        notes.insert(0, f"{len(digits)} separate digits; only the largest is read without --all")
-    return Digit(box_around(digits[0]), chosen, notes)
+        notes.insert(0, f"{len(digits)} separate digits; only the largest is read")
+    return Digit(_box(digits[0]), chosen, notes)
 
 
 def _inner(parts: list[Island], numbers: Array, sheet: Array | None) -> list[Island]:
@@ -182,4 +177,4 @@ def _inner(parts: list[Island], numbers: Array, sheet: Array | None) -> list[Isl
 
 
 def _distance(digit: list[Island], part: Island) -> int:
-    return max(0, *box_around(digit).gaps(part))
+    return max(0, *_box(digit).gaps(part))

@@ -50,11 +50,6 @@ def _cells(counts: Any) -> list[list[dict[str, Any]]]:
 
 
 def _head(outcome: Outcome) -> base.Head:
-    return head_of(outcome, title(outcome.counts), lead(outcome.counts))
-
-
-def head_of(outcome: Outcome, title: str, lead: str) -> base.Head:
-    """Return the head of a page on a run, with its data, weights and plan."""
     origin = head("infer", outcome.gpu)
     facts = {
         "data": shown(outcome.data),
@@ -64,8 +59,8 @@ def head_of(outcome: Outcome, title: str, lead: str) -> base.Head:
     if outcome.done < outcome.requested:
         facts["interrupted"] = f"{outcome.done:,} of {outcome.requested:,} images read"
     return base.Head(
-        title=title,
-        lead=lead,
+        title=title(outcome.counts),
+        lead=lead(outcome.counts),
         device=origin["device"]["name"],
         date=origin["date"],
         commit=origin["commit"],
