@@ -18,7 +18,9 @@ from lenetgpu.gpu.nvrtc import ARCHITECTURES, Kernel, compile_kernel
 from lenetgpu.measure.counters.child import MARK
 from lenetgpu.measure.roofline import FMA_RATE, MMA_RATE
 from lenetgpu.net.outside import OUTSIDE
+from lenetgpu.problems import Conv
 from lenetgpu.stages import variants
+from lenetgpu.stages.conv import finish
 from lenetgpu.stages.fused.persistent.persistent import DESIGNS
 from lenetgpu.stages.registry import KINDS
 
@@ -98,6 +100,7 @@ def selected(kernels, arch):
 GPU = [v for v in variants(device="cuda") if v.kernels is not None]
 OTHERS = [FMA_RATE, MMA_RATE, OUTSIDE, *(design.kernel for design in DESIGNS)]
 OTHERS += [*FMA_LATENCY, *LOAD_LATENCY, MARK, *INSTRUCTIONS[0].kernels()]
+OTHERS += [finish.kernel(Conv(9, 8, 3, 4, 3, 3), True, True, True)]
 CASES = [
     pytest.param(variant, arch, id=f"{variant.kind}-{variant.full_name}-{arch}")
     for arch in sorted(ARCHITECTURES, key=lambda arch: arch != WHOLE)

@@ -138,9 +138,9 @@ class Refusing(PretendedGpu):
         graph = super().record_graph(work, streams)
         launch = graph.launch_alone
 
-        def launch_alone():
+        def launch_alone(*stream):
             self.take()
-            launch()
+            launch(*stream)
 
         graph.launch_alone = launch_alone
         return graph
@@ -177,7 +177,7 @@ def test_labels_survive_any_failed_allocation(locked, monkeypatch):
         gpu = Refusing(at, seed=at)
         chunks.add(passes(gpu, locked).chunk)
         assert gpu.asked >= at
-    assert chunks == {4, 8} if locked else chunks == {4}
+    assert chunks == {4, 8}  # a graph that cannot be recorded is no reason for smaller chunks
 
 
 def test_missing_memory_for_one_image_is_reported():

@@ -83,7 +83,6 @@ def _print(
 ) -> None:
     """Print the answers, and unless `quiet` the notes and, if it is of interest, the report."""
     from lenetgpu.lab import pictures, summary
-    from lenetgpu.lab.tables import show
 
     parts: Iterable[Part] = ()
     if classified is not None:
@@ -92,7 +91,10 @@ def _print(
         parts = pictures.answers(rows) if quiet else drawn()
     elif outcome.truth is None:
         parts = [pictures.counts(outcome.labels.tolist())]
-    show(out, parts)
+    if parts:
+        from lenetgpu.lab.tables import show
+
+        show(out, parts)
     timed = outcome.request.timing or outcome.request.repeat
     brief = classified is not None and outcome.truth is None and not timed
     if quiet:
