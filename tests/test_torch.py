@@ -287,8 +287,62 @@ def test_folded_model(name, device):
     notes = [row.why for row in report(graph)]
     assert {note: notes.count(note) for note in notes} == MODELS[name][2]
     assert all(torch.equal(one, before[key]) for key, one in model.state_dict().items())
-    with pytest.raises(ValueError, match="use the original"):
-        restore(graph)
+    if any(notes):
+        with pytest.raises(ValueError, match="use the original"):
+            restore(nn.Sequential(graph))
+    with torch.no_grad():  # what is fused stays so
+        assert near(accelerate(graph, cpu=True)(x), expected, 1e-5)
+        assert near(accelerate(graph, fold=True, cpu=True)(x), expected, 1e-5)
+        for name, one in [*graph.named_modules()]:
+            if isinstance(one, nn.Conv2d):
+                replica = one._replicate_for_data_parallel()
+                replica._parameters = one._parameters
+                graph.set_submodule(name, replica)
+        assert counts(graph, x) == (0, many) and near(graph(x), expected, 1e-5)
+
+
+class Tied(nn.Sequential):
+    def forward(self, x):
+        return F.conv_transpose2d(super().forward(x), self[0].weight)
+
+
+def test_filters_that_the_graph_reads_are_not_folded():
+    model, x = Tied(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval(), torch.randn(2, 3, 6, 6)
+    model[1].running_var.fill_(9)
+    with torch.no_grad():
+        assert near(accelerate(model, fold=True, cpu=True)(x), model(x), 1e-5)
+
+
+def test_filters_at_an_address_used_before_are_prepared():
+    conv, x = accelerate(nn.Conv2d(3, 400, 3).eval(), cpu=True), torch.randn(2, 3, 8, 8)
+    w, many, zero = torch.randn(4096, 1, 1, 1), torch.randn(4096), torch.zeros(1, 1, 1, 1)
+    with torch.no_grad():
+        found = [conv2d(zero, w, many + step).flatten() for step in range(100)]
+        assert all(torch.equal(y, many + step) for step, y in enumerate(found))
+        kept = {name: one.clone() for name, one in conv.named_parameters()}
+        for step in range(1, 100):
+            y = torch.func.functional_call(conv, {k: v * step for k, v in kept.items()}, (x,))
+            assert near(y, plain(x, *kept.values()) * step)
+
+
+def test_filters_follow_fused_optimizers():
+    conv, x = accelerate(nn.Conv2d(3, 4, 3, bias=False).eval(), cpu=True), torch.randn(2, 3, 6, 6)
+    steps = torch.optim.Adam(conv.parameters(), lr=1, fused=True)
+    for _ in range(2):
+        with torch.no_grad():
+            assert near(conv(x), plain(x.double(), conv.weight.double()))
+        y = conv2d(x, conv.train().weight)
+        assert near(y, plain(x.double(), conv.weight.double()))
+        y.sum().backward()
+        steps.step()
+        conv.eval()
+
+
+def test_forward_derivatives_are_pytorchs():
+    conv, x = accelerate(nn.Conv2d(3, 4, 3).eval(), cpu=True), torch.randn(2, 3, 6, 6)
+    with torch.no_grad():
+        moved = torch.func.jvp(conv, (x,), (x,))[1]
+        assert near(moved, plain(x.double(), conv.weight.double()))
 
 
 def test_what_fold_cannot_copy_stays():

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from lenetgpu.errors import first_line
 from lenetgpu.gpu.device import cupy_installed, driver_gpus
@@ -43,7 +44,9 @@ class Conv2d(nn.Conv2d):  # type: ignore[misc]
     def _applies(self, slot: Slot, x: Any, add: Any) -> bool:
         if self.training or torch.jit.is_tracing() or type(x) not in (torch.Tensor, nn.Parameter):
             return False
-        if not (x.is_cuda or slot.cpu) or torch.is_autocast_enabled(x.device.type):
+        if forward_ad._current_level >= 0:  # the operator has no forward derivative
+            return False
+        if not (x.is_cuda or (slot.cpu and x.is_cpu)) or torch.is_autocast_enabled(x.device.type):
             return False
         if x.dim() != 4 or x.shape[1] != self.in_channels or x.dtype not in DTYPES:
             return False  # one image without a batch, or for PyTorch to refuse
@@ -62,8 +65,10 @@ class Conv2d(nn.Conv2d):  # type: ignore[misc]
         return sizes and (add is None or add.shape == shape)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        # fused optimizers move no version
+        trained = name == "training" and value != self.training
         super().__setattr__(name, value)
-        if name in ("weight", "bias"):
+        if trained or name in ("weight", "bias"):
             self._lenetgpu.clear()
 
     def _apply(self, *args: Any, **named: Any) -> Any:
@@ -76,7 +81,8 @@ class Conv2d(nn.Conv2d):  # type: ignore[misc]
 
     def _replicate_for_data_parallel(self) -> Any:
         replica = super()._replicate_for_data_parallel()
-        replica.__class__ = nn.Conv2d  # its weights are new in every call
+        # by PyTorch, as the weights are new in every call
+        replica._lenetgpu, replica.training = Slot(relu=self._lenetgpu.relu), True
         return replica
 
 
@@ -91,9 +97,10 @@ def accelerate(
     place, and returns `model`: modules, `state_dict` keys and hooks stay. lenetgpu computes calls
     in eval mode on a GPU, without gradients and autocast; PyTorch computes all others.
 
-    Filters are prepared by the first call, and again after `load_state_dict`, `to`, assignment, or
-    a change of a parameter's version. Changes through `weight.data`, and those of parameters that
-    were created in inference mode, move no version: they stay unseen until then.
+    Filters are prepared by the first call, and again after `train`, `load_state_dict`, `to`,
+    assignment, or a change of a parameter's version. Changes through `weight.data`, by optimizers
+    with `fused=True`, by CUDA graphs, and those of parameters that were created in inference mode,
+    move no version: they stay unseen until then.
 
     With `fold`, `model` must be in eval mode and stays as it is; a `torch.fx.GraphModule` for
     inference is returned, with copies of the filters that have a following BatchNorm folded in, and
@@ -129,7 +136,9 @@ def accelerate(
     taken = {name: one for name, one in modules.items() if name not in left}
     plain = ((one, False, "") for one in taken.values())
     for module, relu, fusion in plain if graph is None else fused(graph, taken):
-        module._lenetgpu = Slot(tolerance, cpu, relu, fusion)
+        if (old := vars(module).get("_lenetgpu")) and old.note:  # fused before
+            relu, fusion = old.relu, old.note
+        module._lenetgpu = Slot(tolerance, cpu, relu, fusion, old)
         module.__class__ = Conv2d
     changed = model if graph is None else graph
     vars(changed)[_LEFT] = left | ({_NOTE: note} if note else {})
@@ -151,9 +160,9 @@ def report(model: Any) -> list[Row]:
 
 
 def restore(model: Any) -> Any:
-    """Undo `accelerate` in place and return `model`; ValueError for the result of `fold`."""
+    """Undo `accelerate` in place and return `model`; ValueError if `fold` fused a convolution."""
     ours = [one for _, one in _convolutions(model) if type(one) is Conv2d]
-    if isinstance(model, torch.fx.GraphModule) and ours:
+    if any(one._lenetgpu.note for one in ours):
         raise ValueError("model: expected one changed in place, found a graph; use the original")
     for module in ours:
         module.__class__ = nn.Conv2d

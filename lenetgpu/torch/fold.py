@@ -33,16 +33,20 @@ def fused(graph: Any, taken: Container[str]) -> Iterator[tuple[Any, bool, str]]:
     """Replace the convolutions named in `taken` in the GraphModule `graph`, in eval mode.
 
     Yield copies with BatchNorm folded in, if ReLU follows, and a note. Called with a second tensor,
-    a copy adds it before ReLU. Modules that are called twice stay plain.
+    a copy adds it before ReLU. Modules that are called twice, whose parameters the graph reads, or
+    that are fused already stay as they are.
     """
     modules, nodes = dict(graph.named_modules()), list(graph.graph.nodes)
     calls = Counter(node.target for node in nodes if node.op == "call_module")
+    read = {node.target.rpartition(".")[0] for node in nodes if node.op == "get_attr"}
     for name, node in {one.target: one for one in nodes if one.op == "call_module"}.items():
         if name not in taken:
             continue
         conv, chain, words, place = copy.deepcopy(modules[name]), [node], list[str](), node
         added, relu = [], False
-        if calls[name] == 1 and len(node.args) == 1 and not node.kwargs:
+        fused_before = getattr(vars(conv).get("_lenetgpu"), "note", "")
+        alone = calls[name] == 1 and name not in read and not fused_before
+        if alone and len(node.args) == 1 and not node.kwargs:
             if type(norm := _called(_user(chain), modules)) is nn.BatchNorm2d and _fold(conv, norm):
                 chain.append(_user(chain))
                 words.append("BatchNorm")

@@ -30,16 +30,18 @@ class Slot:
 
     They are prepared by the first call, and again after `clear` or if versions or addresses moved.
     `tolerance`: see `accelerate`; `refused` then says what was found, and PyTorch computes the
-    layer. `cpu` takes tensors in host memory, `relu` and `note` describe a fused layer. Copies, by
-    `copy.deepcopy` or pickle, are unprepared.
+    layer. `cpu` takes tensors in host memory, `relu` and `note` describe a fused layer. `old` is
+    the slot that this one replaces. Copies, by `copy.deepcopy` or pickle, are unprepared.
     """
 
     def __init__(
-        self, tolerance: float | None = None, cpu: bool = False, relu: bool = False, note: str = ""
-    ) -> None:
+        self, tolerance: float | None = None, cpu: bool = False, relu: bool = False,
+        note: str = "", old: "Slot | None" = None,
+    ) -> None:  # fmt: skip
         self.tolerance, self.cpu, self.relu, self.note = tolerance, cpu, relu, note
         self.handle, self.trace = next(_handles), os.environ.get(TRACE)
-        self._recorded: dict[int, Prepared] = {}  # those whose buffers a CUDA graph uses, by id
+        # those whose buffers a CUDA graph uses, by id
+        self._recorded: dict[int, Prepared] = old._recorded if old else {}
         self.clear()
         _slots[self.handle] = self
 
@@ -48,13 +50,13 @@ class Slot:
 
     def clear(self) -> None:
         """Prepare and compare anew at the next call."""
-        self._filters: dict[Any, tuple[Any, Prepared]] = {}
+        self._filters: dict[Any, tuple[Any, Prepared, Any]] = {}
         self._judged, self.refused = set[Any](), ""
 
     def filters(self, x: Any, weight: Any, bias: Any, args: Any) -> Prepared:
         """Return filters prepared for `args`, from the stride to the ReLU."""
         stamp = _stamp(weight), None if bias is None else _stamp(bias)
-        known, made = self._filters.get((args, weight.device), (None, None))
+        known, made, _ = self._filters.get((args, weight.device), (None, None, None))
         capturing = _capturing(x)
         if made is None or known != stamp:
             if capturing:
@@ -63,7 +65,9 @@ class Slot:
             padding = (above, below), (left, right)
             bias = None if bias is None else bias.detach()
             made = prepare(weight.detach(), bias, stride, padding, *others)
-            self._filters[args, weight.device] = stamp, made
+            # held, so that no other tensor gets their addresses
+            held = weight.untyped_storage(), bias if bias is None else bias.untyped_storage()
+            self._filters[args, weight.device] = stamp, made, held
             self._judged.clear()
         if capturing:
             self._recorded[id(made)] = made
@@ -72,7 +76,7 @@ class Slot:
     def judge(self, y: Any, tensors: Any, args: Any) -> bool:
         """Return True if the last image of `y` keeps `tolerance`; a shape is compared once."""
         x, weight, bias, add = tensors
-        key = args, x.shape, x.device, add is None
+        key = args, x.shape, x.device, _form(x), add is None
         if self.tolerance is None or key in self._judged or not y.numel() or _capturing(x):
             return True
         last = x[-1:], weight, bias, None if add is None else add[-1:]
@@ -101,10 +105,11 @@ def conv2d(
     may also be "valid", "same" or ((above, below), (left, right)). The result has the memory format
     of `x`. Products and sums are as accurate as fp32's; autocast and TF32 settings have no effect.
 
-    Gradients are PyTorch's. Filters are prepared by the first call with this tensor `weight`, and
-    again if its version or address changed. A change through `weight.data` moves neither and stays
-    unseen: pass a copy. Tensors made in inference mode have no version: they are prepared in every
-    call. The first call of a shape cannot be captured in a CUDA graph.
+    Gradients are PyTorch's; there are no forward-mode ones. Filters are prepared by the first call
+    with this tensor `weight`, and again if its version or address changed, or after a call that
+    needs its gradient. A change through `weight.data` moves neither and stays unseen: pass a copy.
+    Tensors made in inference mode have no version: they are prepared in every call. The first call
+    of a shape cannot be captured in a CUDA graph.
 
     Raises TypeError for other dtypes, ValueError for shapes and numbers that do not fit, and
     RuntimeError for other devices and for anything but tensors. Tensors on "meta" give shapes.
@@ -159,7 +164,7 @@ def _run(x: Any, weight: Any, bias: Any, *args: Any) -> Any:
     stride, padding, dilation, *others, add, handle = args
     settled, form = (tuple(stride), tuple(padding), tuple(dilation), *others), _form(x)
     _check_devices(x, weight, bias, add)
-    slot = _slots.get(handle) or _slot_of(weight)
+    slot = _slots.get(handle) or _slot_of(weight, bias)
     filters = slot.filters(x, weight, bias, settled)
     if slot.trace and handle:
         _write(slot.trace, x, filters, bias is not None, others[-1] and add is None)
@@ -174,6 +179,8 @@ def _setup(ctx: Any, inputs: Any, output: Any) -> None:
     x, weight, bias, *ctx.numbers, relu, _, _ = inputs
     ctx.save_for_backward(x, weight, *((output,) if relu else ()))
     ctx.maps = None if bias is None else [weight.shape[0]]
+    if weight.requires_grad:  # fused optimizers move no version
+        _of_weights.pop(weight, None)
 
 
 def _backward(ctx: Any, grad: Any) -> Any:
@@ -206,9 +213,10 @@ def _stamp(tensor: Any) -> tuple[int, int]:
     return tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version
 
 
-def _slot_of(weight: Any) -> Any:
-    """Return the slot of filters without a handle; in inference mode one for this call."""
-    slots = {} if weight.is_inference() else _of_weights
+def _slot_of(weight: Any, bias: Any) -> Any:
+    """Return the slot of filters without a handle; for inference tensors one for this call."""
+    once = weight.is_inference() or (bias is not None and bias.is_inference())
+    slots = {} if once else _of_weights
     return slots.get(weight) or slots.setdefault(weight, Slot())
 
 
