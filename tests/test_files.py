@@ -100,8 +100,8 @@ def test_invalid_images_are_refused(tmp_path, datasets, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "expected images in HDF5, IDX, .+ format, found an empty file"),
-        (b"not a data file at all", "CSV or Parquet format, found 22 bytes in no known format"),
+        (b"", "expected images in HDF5, IDX or .npy format, found an empty file"),
+        (b"not a data file at all", "HDF5, IDX or .npy format, found 22 bytes in no known format"),
         (b"\x89HDF\r\n\x1a\n" + bytes(60), "expected an HDF5 file, found 68 bytes that HDF5"),
         (struct.pack(">4I", 2051, 2, 28, 28) + bytes(784), "expected 1,568 bytes .*found 784"),
         (struct.pack(">4I", 2051, 1, 28, 28) + bytes(785), "found more"),

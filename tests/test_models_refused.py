@@ -82,7 +82,7 @@ def test_foreign_files_are_named(tmp_path, data, words):
 def test_files_of_the_other_kind_are_named(tmp_path, tensors):
     for name, data, words in (
         ("x.onnx", b"\x08\x08\x12\x00", "a model in ONNX format, not images; --weights reads it"),
-        ("x.npz", model_files.npz(tensors), "found conv1, conv2, fc1, fc2; name one"),
+        ("x.npz", model_files.npz(tensors), "a zip archive (as .npz and .pt are); save its images"),
         ("x.pkl.gz", gzip.compress(pickle.dumps([bytes(99)])), "a pickle, which can run code"),
     ):
         (tmp_path / name).write_bytes(data)

@@ -367,8 +367,10 @@ def test_unwritten_images_are_refused(tmp_path):
 
 
 def test_invalid_npy_files_are_refused(tmp_path, digits):
-    path = npy(tmp_path / "x.npy", digits)
-    whole = path.read_bytes()
+    path = npy(tmp_path / "x.npy", np.asfortranarray(digits))
+    with pytest.raises(LenetError, match="in C order, found Fortran order"):
+        open_source(path)
+    whole = npy(path, digits).read_bytes()
     for data, message in (
         (whole[:-1], "expected 47,824 bytes after the header for 61 images, found 47,823"),
         (whole + b"!", "found 47,825"),

@@ -23,7 +23,6 @@ from lenetgpu.cli.ending import (
 from lenetgpu.cli.help import Command
 from lenetgpu.cli.options import COMBINED, declared, overrides, request
 from lenetgpu.cli.signals import INTERRUPTED
-from lenetgpu.errors import LenetError
 
 if TYPE_CHECKING:
     from lenetgpu.lab.console import Console
@@ -131,12 +130,7 @@ def infer(
         check_errors(errors)
     file, expanded = _given(data, as_is)
     read = [file] if expanded is None else map(Path, expanded.paths)
-    files.require_targets(
-        output, json_file, errors, sources=(*read, options["labels"], options["weights"])
-    )
-    if options["labels"] is not None and expanded is not None:
-        found = ", ".join(expanded.paths[:2]) + ", ..." * (len(expanded.paths) > 2)
-        raise LenetError(f"--labels: expected one file of images, found {found or 'none'}")
+    files.require_targets(output, json_file, errors, sources=(*read, options["weights"]))
     if options["weights"] is None:  # they are HDF5: NumPy and h5py, while the driver starts
         from lenetgpu.files import checksums  # noqa: F401
     before = phases_before()
@@ -307,6 +301,8 @@ def _show(targets: tuple[Path | None, ...], results: Any, document: Any) -> None
 
 def _require_combinable(ctx: click.Context, flag: str) -> None:
     """Raise LenetError if a parameter is given that cannot be combined with `flag`."""
+    from lenetgpu.errors import LenetError
+
     allowed = {flag, *COMBINED[flag].split()}
     names = {str(param.name): param.opts[0] for param in ctx.command.params} | {"shape": "SHAPE"}
     for name, shown in names.items():

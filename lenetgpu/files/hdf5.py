@@ -162,15 +162,13 @@ class Untrusted:
 
     def holds(self, name: str, expected: str = "a dataset of this file") -> bool:
         """Return True if something has that name; raise LenetError for a link that is not hard."""
-        for end in (*(at for at, letter in enumerate(name) if letter == "/"), len(name)):
-            part = name[:end]  # a group on the way, at last the name itself
-            if not self.id.links.exists(part.encode()):
-                return False
-            kind = self.id.links.get_info(part.encode()).type
-            if kind != h5py.h5l.TYPE_HARD:
-                kinds = {h5py.h5l.TYPE_SOFT: "a soft", h5py.h5l.TYPE_EXTERNAL: "an external"}
-                found = f"{kinds.get(kind, 'an unknown kind of')} link at /{part}"
-                raise self.refuse(name, expected, found)
+        if not self.id.links.exists(name.encode()):
+            return False
+        kind = self.id.links.get_info(name.encode()).type
+        if kind != h5py.h5l.TYPE_HARD:
+            kinds = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link"}
+            found = f"{kinds.get(kind, 'a link of an unknown kind')} at /{name}"
+            raise self.refuse(name, expected, found)
         return True
 
     def names(self, most: int) -> list[str]:

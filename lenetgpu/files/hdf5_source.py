@@ -1,4 +1,4 @@
-"""Images of an HDF5 file, in the course's layout /x, or named, and optional labels as /y.
+"""Images of an HDF5 file in the course's layout: /x (N, 28, 28[, 1]), and optional labels /y.
 
 Contiguous images are read directly from the file; chunks are decoded by a pool of threads.
 """
@@ -20,64 +20,60 @@ _LABELS_AT_ONCE = 1 << 17
 _MANY = 4  # parts of a read for each thread of the pool
 
 
-def open_images(path: Path, name: str, skip: int, limit: int | None) -> reading.Source:
-    """Open images `name` ("": x), and their labels if present, of an HDF5 file."""
+def open_images(path: Path, skip: int, limit: int | None) -> reading.Source:
+    """Open images /x, and labels /y if present, of an HDF5 file."""
     file = hdf5.open_file(path)
     try:
         with hdf5.readable(path):
-            return _open(path, file, name, skip, limit)
+            return _open(path, file, skip, limit)
     except BaseException:
         file.close()
         raise
 
 
-def _open(
-    path: Path, file: hdf5.Untrusted, name: str, skip: int, limit: int | None
-) -> reading.Source:
+def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> reading.Source:
     sums = checksums.stated(file)
-    expected = f"float or uint8 images of shape {reading.KNOWN_SHAPES} with N at least 1"
-    if not name and not file.holds("x"):
-        expected += f", or named as {path.name}:/NAME"
-    name = name or "x"
-    item = hdf5.find(file, name, expected, lambda s: s[:1] > (0,) and s[1:] in reading.ITEMS, "fu")
+    height, width, _ = IMAGE_SHAPE
+    sides, shapes = f"N, {height}, {width}", (IMAGE_SHAPE[:2], IMAGE_SHAPE)
+    expected = f"float or uint8 images of shape ({sides}) or ({sides}, 1) with N at least 1"
+    item = hdf5.find(file, "x", expected, lambda s: s[:1] > (0,) and s[1:] in shapes, "fu")
     if item.dtype != np.uint8 and item.dtype.kind == "u":
-        raise unexpected(path, f"dataset /{name} to be float or uint8", f"type {item.dtype}")
+        raise unexpected(path, "dataset /x to be float or uint8", f"type {item.dtype}")
     selection = reading.selected(path, item.shape[0], skip, limit)
     if not item.chunks:
         hdf5.require_written(item)
     blocks = checksums.blocks(item, sums)
-    other = reading.label_name(name, file.holds)
-    labels = None if other is None else _labels(file, other, item.shape[0], selection, sums)
+    labels = _labels(file, item.shape[0], selection, sums) if file.holds("y") else None
     if item.offset is None:
         return ChunkedSource(item, labels, selection, blocks)
-    where = f"{path}: expected dataset /{name}"
+    where = f"{path}: expected dataset /x"
     source = reading.RawSource(file.bytes(), where, item.offset, item.dtype, labels, selection)
     file.close()
     return source
 
 
-def _labels(file: hdf5.Untrusted, name: str, count: int, selection: range, sums: Sums) -> Array:
+def _labels(file: hdf5.Untrusted, count: int, selection: range, sums: Sums) -> Array:
     """Return the labels (n,) int64 of the selected images; with a checksum, all labels are read."""
     expected = f"labels of shape ({count},) or one-hot of shape ({count}, {CLASSES})"
     shapes = ((count,), (count, CLASSES), (count, 1))
-    item = hdf5.find(file, name, expected, lambda shape: shape in shapes, "fiu")
+    item = hdf5.find(file, "y", expected, lambda shape: shape in shapes, "fiu")
     hdf5.require_written(item)
     length = len(selection) * np.dtype(np.int64).itemsize
     reading.check_memory(f"{item.path}: {item.where}", length, file.size if item.filters else None)
     labels = np.empty(len(selection), np.int64)
     checksum = Sum(item.dtype, item.shape)
-    rows = range(count) if name in sums else selection
+    rows = range(count) if "y" in sums else selection
     for lo, hi in reading.spans(rows, item.whole_chunks(_LABELS_AT_ONCE)):
         part = hdf5.read_rows(item, lo, hi)
         file.check_size()
-        if name in sums:
+        if "y" in sums:
             checksum.add(part)
         begin, end = max(lo, selection.start), min(hi, selection.stop)
         if begin < end:
-            numbers = reading.class_numbers(part[begin - lo : end - lo], file.path, f"/{name}")
+            numbers = reading.class_numbers(part[begin - lo : end - lo], file.path, "/y")
             labels[begin - selection.start : end - selection.start] = numbers
-    if name in sums:
-        sums.compare(name, checksum.hex())
+    if "y" in sums:
+        sums.compare("y", checksum.hex())
     return labels
 
 

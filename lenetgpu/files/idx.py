@@ -12,20 +12,11 @@ from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, first_line, unexpected
 from lenetgpu.files.kinds import foreign
 from lenetgpu.files.models.layouts import by
-from lenetgpu.files.reading import (
-    ITEMS,
-    KNOWN_SHAPES,
-    PIXELS,
-    RawSource,
-    Source,
-    check_memory,
-    class_numbers,
-    selected,
-)
+from lenetgpu.files.reading import PIXELS, RawSource, Source, check_memory, class_numbers, selected
 from lenetgpu.files.regular import MOST_RATIO, OpenFile, broken, is_gzip, open_regular, unpacking
 from lenetgpu.network import IMAGE_SHAPE
 
-LABEL_MAGIC = 2049  # of one axis; images have one more for each further axis
+IMAGE_MAGIC, LABEL_MAGIC = 2051, 2049
 CACHE_BYTES = 256 << 20  # inflated images cached per gzip file, at most
 _STEP = 1 << 20
 
@@ -33,13 +24,10 @@ _STEP = 1 << 20
 class _Header:
     """A checked IDX header: `count` items of `bytes` in all after `length` bytes."""
 
-    def __init__(self, path: Path, file: BinaryIO, items: tuple[tuple[int, ...], ...], what: str):
-        """Read the header of one of `items`, chosen by the number of axes; else of the first."""
-        expected, start = f"an IDX file of {what}", file.read(4)
-        item = next((each for each in items if start[3:] == bytes([1 + len(each)])), items[0])
-        magic = LABEL_MAGIC + len(item)
+    def __init__(self, path: Path, file: BinaryIO, magic: int, item: tuple[int, ...], what: str):
+        expected = f"an IDX file of {what}"
         self.path, self.what, self.length = path, what, 8 + 4 * len(item)
-        header = start + file.read(self.length - len(start))
+        header = file.read(self.length)
         if len(header) < self.length:
             raise unexpected(path, expected, f"only {len(header)} bytes")
         found, self.count, *shape = struct.unpack(f">{2 + len(item)}I", header)
@@ -148,11 +136,11 @@ def open_idx(path: Path, skip: int, limit: int | None) -> Source:
     file = OpenFile(path)
     try:
         gzipped = is_gzip(file.file)
-        header = _Header(path, unpacking(file.file), ITEMS, "images")
+        header = _Header(path, unpacking(file.file), IMAGE_MAGIC, IMAGE_SHAPE[:2], "images")
         header.check_size(file.size, gzipped)
         selection = selected(path, header.count, skip, limit)
         label_path = label_file(path)
-        labels = read_labels(label_path, path, header.count, selection) if label_path else None
+        labels = _read_labels(label_path, path, header.count, selection) if label_path else None
     except BaseException as error:
         file.close()
         if isinstance(error, broken()):
@@ -179,16 +167,13 @@ def label_file(images: Path) -> Path | None:
     return None
 
 
-def read_labels(path: Path, images: Path, count: int | None, selection: range) -> Array:
-    """Return labels (n,) int64 of the `selection` of an IDX file of `count` labels (None: any)."""
+def _read_labels(path: Path, images: Path, count: int, selection: range) -> Array:
     try:
         with open_regular(path, "an IDX file of labels") as opened:
             gzipped, file = is_gzip(opened), unpacking(opened)
-            header = _Header(path, file, ((),), "labels")
-            if header.count < selection.stop or count not in (None, header.count):
-                expected = f"{count or selection.stop:,} labels for {images.name}"
-                raise unexpected(path, expected, f"{header.count:,}")
-            count = header.count
+            header = _Header(path, file, LABEL_MAGIC, (), "labels")
+            if header.count != count:
+                raise unexpected(path, f"{count:,} labels for {images.name}", f"{header.count:,}")
             size = os.fstat(opened.fileno()).st_size
             header.check_size(size, gzipped)
             check_memory(str(path), count, size if gzipped else None)
@@ -218,26 +203,23 @@ def npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, "np.dt
 
 
 def open_npy(path: Path, skip: int, limit: int | None) -> Source:
-    """Open images of a `.npy` file: one of reading.ITEMS or N of them, uint8 or floats."""
+    """Open images of a `.npy` file: (N, 28, 28[, 1]) or (N, 1, 28, 28), uint8 or floats."""
+    height, width, _ = IMAGE_SHAPE
+    shapes = ((height, width), IMAGE_SHAPE, (1, height, width))
     what = f"{path}: expected an .npy file of uint8 or float images"
     with open_regular(path, "an .npy file") as file:
         shape, fortran, stored = npy_header(file, what)
         offset, size = file.tell(), os.fstat(file.fileno()).st_size
     if stored != np.uint8 and stored.kind != "f":
         raise LenetError(f"{what}, found type {stored}")
-    stored_shape = shape
-    shape = (1, *shape) if shape in ITEMS[:1] else shape
-    if shape[:1] < (1,) or shape[1:] not in ITEMS:
-        found = f"found shape {shape}"
-        raise LenetError(f"{what} of shape {KNOWN_SHAPES} with N at least 1, {found}")
+    if len(shape) < 3 or shape[0] < 1 or shape[1:] not in shapes:
+        known = ", ".join(f"(N, {str(each)[1:]}" for each in shapes)
+        raise LenetError(f"{what} of shape {known} with N at least 1, found shape {shape}")
+    if fortran:
+        raise LenetError(f"{what} in C order, found Fortran order")
     length = shape[0] * PIXELS * stored.itemsize
     if size - offset != length:
         expected = f"{length:,} bytes after the header for {shape[0]:,} images"
         raise unexpected(path, expected, f"{size - offset:,}")
-    if fortran:
-        from lenetgpu.files.tables import in_memory
-
-        whole = np.memmap(path, stored, "r", offset, stored_shape, "F").reshape(shape)
-        return in_memory(path, whole, None, skip, limit)
     where, selection = f"{path}: expected the images", selected(path, shape[0], skip, limit)
     return RawSource(OpenFile(path), where, offset, stored, None, selection)

@@ -7,8 +7,7 @@ from lenetgpu.errors import LenetError
 
 START = 16  # bytes read to detect a picture
 MOST_BYTES = 128 << 20  # bytes of a picture file, at most
-DATA = "images in HDF5, IDX, .npy, .npz, CSV or Parquet format"
-EXPECTED = f"a picture (PNG, JPEG, TIFF, BMP, GIF, WebP, PNM) or {DATA}"
+EXPECTED = "a picture (PNG, JPEG, TIFF, BMP, GIF, WebP, PNM) or images in HDF5, IDX or .npy format"
 _SIGNATURES: dict[str, bytes | tuple[bytes, ...]] = {
     "PNG": b"\x89PNG\r\n\x1a\n",
     "JPEG": b"\xff\xd8\xff",

@@ -13,7 +13,6 @@ from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files import assets
 from lenetgpu.files.folders import below, is_pattern, matching
 from lenetgpu.files.forms import FORMS, Failures, Names, Numbers
-from lenetgpu.files.regular import split
 from lenetgpu.network import CLASSES
 from lenetgpu.store import Temporary, is_device, known_by, placing, resolved
 
@@ -45,7 +44,7 @@ def _inputs(source: Path) -> Iterator[Path]:
     """Yield the files read with `source`: labels of IDX images, files of a folder or pattern."""
     from lenetgpu.files.idx import label_file
 
-    yield from filter(None, (source, split(source)[0], label_file(source)))
+    yield from filter(None, (source, label_file(source)))
     with suppress(OSError):  # not a folder
         yield from map(Path, below(str(source)))
     if is_pattern(str(source)):

@@ -1,8 +1,7 @@
 """Images and labels: in memory (`Dataset`), or read by parts in any order (`Source`)."""
 
-import re
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass
@@ -17,9 +16,6 @@ from lenetgpu.files.regular import OpenFile
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 PIXELS = IMAGE_SHAPE[0] * IMAGE_SHAPE[1]
-# stored shapes of one image; IDX has the first of each number of axes
-ITEMS = (IMAGE_SHAPE[:2], (1, *IMAGE_SHAPE[:2]), (PIXELS,), IMAGE_SHAPE)
-KNOWN_SHAPES = "(N, 28, 28), (N, 28, 28, 1), (N, 1, 28, 28) or (N, 784)"
 SMALL_BYTES = 64 << 20  # always allowed for a whole inflated read; else _RATIO times the file's
 _RATIO = 512
 BLOCK = 512  # images that are converted or checked at a time: their floats fit a core's cache
@@ -258,9 +254,3 @@ def class_numbers(labels: Array, path: object, where: str) -> Array:
         expected = f"{where} to hold class numbers 0..{CLASSES - 1}"
         raise unexpected(path, expected, f"{flat.min()} to {flat.max()}")
     return numbers
-
-
-def label_name(images: str, holds: Callable[[str], bool]) -> str | None:
-    """Return the name of the labels of dataset `images`, as y_test of x_test; None if not held."""
-    names = re.sub(r"(^|[/_])x(?=$|_)", r"\1y", images), images.replace("images", "labels")
-    return next((name for name in names if name != images and holds(name)), None)

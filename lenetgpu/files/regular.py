@@ -13,14 +13,6 @@ GZIP_MAGIC, MAGIC = b"\x1f\x8b", b"\x89HDF\r\n\x1a\n"  # first bytes of gzip and
 MOST_RATIO = 1032  # largest expansion of deflate: 258 bytes from two bits
 
 
-def split(path: Path) -> tuple[Path, str]:
-    """Return FILE and NAME of a dataset named FILE:NAME; the name is "" for a file alone."""
-    file, colon, name = str(path).rpartition(":")
-    if not colon or os.path.lexists(path) or not os.path.isfile(file):
-        return path, ""
-    return Path(file), name.strip("/")
-
-
 def open_regular(path: Path, what: str) -> BinaryIO:
     """Open `path`, expected to be `what`, unbuffered; raise LenetError unless it is a file."""
     try:

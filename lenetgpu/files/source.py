@@ -1,59 +1,42 @@
-"""Images from files: HDF5, IDX (`.gz` or not) and `.npy` of any size by parts, tables whole."""
+"""Images from a file of any size, read by parts: HDF5, IDX (`.gz` or not) or `.npy`."""
 
-import re
 from collections.abc import Callable
-from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from lenetgpu.arrays import Array
 from lenetgpu.errors import unexpected
 from lenetgpu.files.idx import open_idx, open_npy
-from lenetgpu.files.kinds import DATA as EXPECTED
 from lenetgpu.files.kinds import START, foreign, kind_of
 from lenetgpu.files.reading import Dataset, MemorySource, Source
-from lenetgpu.files.regular import GZIP_MAGIC, MAGIC, split, start_of
+from lenetgpu.files.regular import GZIP_MAGIC, MAGIC, start_of
 from lenetgpu.network import IMAGE_SHAPE
 
+_EXPECTED = "images in HDF5, IDX or .npy format"
 
-def _open_hdf5(*where: Any) -> Source:
+
+def _open_hdf5(path: Path, skip: int, limit: int | None) -> Source:
     from lenetgpu.files.hdf5_source import open_images
 
-    return open_images(*where)
+    return open_images(path, skip, limit)
 
 
-def _open_table(opener: str, *where: Any) -> Source:
-    from lenetgpu.files import tables
-
-    opened: Source = getattr(tables, opener)(*where)
-    return opened
-
-
-# openers of files of many images, by form; those of NAMED take the name of a dataset
-DATA: dict[str, Callable[..., Source]] = {
+# openers of files of many images, by form
+DATA: dict[str, Callable[[Path, int, int | None], Source]] = {
     "HDF5": _open_hdf5,
     "IDX": open_idx,
     "npy": open_npy,
-    "npz": partial(_open_table, "open_npz"),
-    "CSV": partial(_open_table, "open_csv"),
-    "Parquet": partial(_open_table, "open_parquet"),
 }
-NAMED = ("HDF5", "npz")
-_CSV = re.compile(rb'(\xef\xbb\xbf)?"?(label|class|target|pixel|\d)[\w."]*,', re.IGNORECASE)
 
 
 def form_of(path: Path, expected: str) -> str:
     """Return the form that the first bytes indicate: one of DATA, a kind of picture, or ""."""
-    start = start_of(split(path)[0], expected, START)
+    start = start_of(path, expected, START)
     if start.startswith(MAGIC):
         return "HDF5"
     if is_idx(start):
         return "IDX"
-    for form, magic in (("npy", b"\x93NUMPY"), ("npz", b"PK\3\4"), ("Parquet", b"PAR1")):
-        if start.startswith(magic):
-            return form
-    return "CSV" if _CSV.match(start) else kind_of(start) or ""
+    return "npy" if start.startswith(b"\x93NUMPY") else kind_of(start) or ""
 
 
 def is_idx(start: bytes) -> bool:
@@ -64,20 +47,14 @@ def is_idx(start: bytes) -> bool:
 def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
     """Open `limit` images (None: all) of a file after the first `skip`, without reading them.
 
-    The first bytes decide the file's form, not its name; labels are read at once. FILE:NAME is a
-    dataset of an HDF5 or `.npz` file. Raises LenetError naming the file, what was expected and
-    what was found.
+    The first bytes decide the file's form, not its name; labels are read at once. Raises
+    LenetError naming the file, what was expected and what was found.
     """
-    form, (path, name) = form_of(path, EXPECTED), split(path)
-    if form in NAMED:
-        return DATA[form](path, name, skip, limit)
-    if name:
-        found = f"a file without named datasets; leave out :{name}"
-        raise unexpected(path, "HDF5 or .npz", found)
+    form = form_of(path, _EXPECTED)
     if form in DATA:
         return DATA[form](path, skip, limit)
-    found = foreign(start_of(path, EXPECTED, START), path.stat().st_size)
-    raise unexpected(path, EXPECTED, f"{found}; only `lenetgpu infer` takes it" if form else found)
+    found = foreign(start_of(path, _EXPECTED, START), path.stat().st_size)
+    raise unexpected(path, _EXPECTED, f"{found}; only `lenetgpu infer` takes it" if form else found)
 
 
 def load_dataset(path: Path) -> Dataset:

@@ -13,8 +13,7 @@ from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.folders import below, is_pattern, matching
 from lenetgpu.files.idx import GzipSource, label_file
 from lenetgpu.files.kinds import EXPECTED, START, foreign
-from lenetgpu.files.reading import MemorySource
-from lenetgpu.files.regular import open_regular, split, start_of
+from lenetgpu.files.regular import open_regular, start_of
 from lenetgpu.files.source import is_idx, open_source
 from lenetgpu.jobs import expecting
 from lenetgpu.jobs.pictures import LIST, digest, record
@@ -86,7 +85,7 @@ def fingerprint(path: Path) -> str:
 
 def _hash_ends(path: Path, expected: str) -> tuple[hashlib._Hash, bytes]:
     """Return a hash of a file's size, modification time, first and last bytes; its first bytes."""
-    with expecting("a readable file", path), open_regular(split(path)[0], expected) as file:
+    with expecting("a readable file", path), open_regular(path, expected) as file:
         facts = os.fstat(file.fileno())
         sha = hashlib.sha256(f"{facts.st_size} {facts.st_mtime_ns} ".encode())
         start = file.read(_FINGERPRINT_BYTES)
@@ -111,7 +110,7 @@ def gather(
     0 while files are searched for. Raises LenetError if a named file cannot be read, a file comes
     twice, pictures and arrays or two dtypes are mixed, or there is nothing to read.
     """
-    listed, seen = bytearray(), set[tuple[int, int, str]]()
+    listed, seen = bytearray(), set[tuple[int, int]]()
     pictures, first = 0, ""
     arrays, bad = list[tuple[str, bool]](), list[Unreadable]()
     for count, (path, named) in enumerate(_files(sources), 1):
@@ -122,9 +121,9 @@ def gather(
                 raise
             bad.append(Unreadable(path, str(error)))
             continue
-        if (key := (facts.st_dev, facts.st_ino, split(Path(path))[1])) in seen:
+        if (facts.st_dev, facts.st_ino) in seen:
             raise unexpected(path, "each file once", "it again")
-        seen.add(key)
+        seen.add((facts.st_dev, facts.st_ino))
         if kind == PICTURE:
             listed += record(path, facts)
             pictures, first = pictures + 1, first or path
@@ -146,7 +145,7 @@ def gather(
 def _facts_and_kind(path: str) -> tuple[os.stat_result, str]:
     """Return a file's facts, and PICTURE or its format; raise LenetError for any other file."""
     with expecting("a readable file", path):
-        facts = os.stat(split(Path(path))[0])
+        facts = os.stat(path)
     if not stat.S_ISREG(facts.st_mode):
         raise unexpected(path, "a file to read", "a device or a pipe")
     kind = kind_of_file(path)
@@ -168,8 +167,7 @@ def _arrays(
         try:
             before = fingerprint(Path(path))
             with open_source(Path(path)) as source:
-                labelled = source.labels is not None
-                whole = isinstance(source, GzipSource | MemorySource)
+                labelled, whole = source.labels is not None, isinstance(source, GzipSource)
                 inputs.append(Input(path, len(source), source.dtype, labelled, before, whole))
         except LenetError as error:
             if named:

@@ -52,13 +52,8 @@ def infer(
         with engine.phases.timed("load"):
             if source is None:
                 data = request.data or assets.default_digits()
-                source = open_source(data, request.skip, request.limit)
-                if request.labels is not None:
-                    from lenetgpu.files.tables import read_labels
-
-                    selected = request.skip, request.limit
-                    source.labels = read_labels(request.labels, source, *selected)
-                source = request.orientation.source(read_early(source))
+                source = read_early(open_source(data, request.skip, request.limit))
+                source = request.orientation.source(source)
             stack.enter_context(source)
         request.check_labels(source.labels, source.source)
         if request.each and len(source) <= FEW:

@@ -73,7 +73,7 @@ def gathered(request: Request, files: Expanded, as_is: bool, advance: Progress) 
     phases = Phases()
     with phases.timed("load"):
         skip, limit = request.skip, request.limit
-        images = gather(files, as_is, skip, limit, advance, request.orientation)
+        images = gather(files.paths, as_is, skip, limit, advance, request.orientation)
     images.bad[:0] = files.bad
     images.took_ms = phases["load"]
     return images

@@ -55,7 +55,6 @@ class Request:
     min_accuracy: float | None = None
     repeat: int = 0  # passes timed after the one that computes labels
     each: bool = False  # show up to FEW images one by one
-    labels: Path | None = None  # file of labels, instead of those of `data`
     polarity: str = AUTO_POLARITY
     transpose: bool = False
 

@@ -29,7 +29,6 @@ class Expanded:
     paths: list[str] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    labels: dict[str, int] = field(default_factory=dict)  # of files in a folder for each digit
 
 
 @dataclass
@@ -92,7 +91,6 @@ def expand(arguments: Sequence[str]) -> Expanded:
             expanded.bad.append(f"{argument}: expected readable files, found: {error.strerror}")
     if expanded.paths.count(STDIN) > 1:
         raise unexpected(STDIN, "stdin once", f"{expanded.paths.count(STDIN)} times")
-    expanded.labels = _digits(expanded.paths)
     return expanded
 
 
@@ -112,14 +110,6 @@ def _add_folder(expanded: Expanded, path: str) -> None:
         expanded.notes.append(f"{path}: {others:,} file{'s' * (others > 1)} skipped: not pictures")
 
 
-def _digits(paths: list[str]) -> dict[str, int]:
-    """Return each file's digit if every one is in a folder named by its digit, 0 to 9."""
-    folders = [os.path.basename(os.path.dirname(path)) for path in paths]
-    if len(set(folders)) < 2 or not set(folders) <= set("0123456789"):
-        return {}
-    return dict(zip(paths, map(int, folders), strict=True))
-
-
 def kind_of_file(file: str) -> str:
     """Return PICTURE, a kind of DATA, or ""; LenetError if neither the name nor the file tells."""
     if named_picture(file):
@@ -134,20 +124,20 @@ def single_data(paths: Sequence[str]) -> bool:
 
 
 def gather(
-    files: Expanded,
+    paths: Sequence[str],
     as_is: bool,
     skip: int = 0,
     limit: int | None = None,
     advance: Callable[[int, int], None] | None = None,
     orientation: Orientation = AS_STORED,
 ) -> Gathered:
-    """Read the images of all `files`: `limit` of them (None: all) after the first `skip`.
+    """Read the images of all `paths`: `limit` of them (None: all) after the first `skip`.
 
     Pictures are prepared like MNIST unless `as_is`; data files have the `orientation`. A bad file
     gives a sentence and counts as one image for `skip`. `advance(read, total)` is called
     before each file.
     """
-    gathered, any_picture, paths = Gathered(), False, files.paths
+    gathered, any_picture = Gathered(), False
     left = sys.maxsize if limit is None else limit
     for number, path in enumerate(paths):
         if not left:
@@ -164,9 +154,7 @@ def gather(
                     if not skip:
                         digit, added = read_digit(file, as_is), 1
                         pixels = orientation.of_pictures(as_is).apply(digit.pixels)
-                        label = files.labels.get(path)
-                        labels = None if label is None else np.array([label])
-                        gathered.add(pixels[None, ..., None], labels, [name], digit.notes)
+                        gathered.add(pixels[None, ..., None], None, [name], digit.notes)
         except LenetError as error:
             if not skip:
                 gathered.bad.append(str(error))
