@@ -49,7 +49,8 @@ def _cells(counts: Any) -> list[list[dict[str, Any]]]:
     ]
 
 
-def _head(outcome: Outcome) -> base.Head:
+def head_of(outcome: Outcome, title: str, lead: str) -> base.Head:
+    """Return the head of a page on a run, with its data, weights and plan."""
     origin = head("infer", outcome.gpu)
     facts = {
         "data": shown(outcome.data),
@@ -59,8 +60,8 @@ def _head(outcome: Outcome) -> base.Head:
     if outcome.done < outcome.requested:
         facts["interrupted"] = f"{outcome.done:,} of {outcome.requested:,} images read"
     return base.Head(
-        title=title(outcome.counts),
-        lead=lead(outcome.counts),
+        title=title,
+        lead=lead,
         device=origin["device"]["name"],
         date=origin["date"],
         commit=origin["commit"],
@@ -71,22 +72,24 @@ def _head(outcome: Outcome) -> base.Head:
 def write(path: Path, outcome: Outcome) -> None:
     """Write the page of a run that recorded its mistakes; raise LenetError if that fails."""
     content = section(outcome.counts, outcome.mistakes)
-    page = base.render("mistakes_page.html.j2", head=_head(outcome), content=content)
+    head = head_of(outcome, title(outcome.counts), lead(outcome.counts))
+    page = base.render("mistakes_page.html.j2", head=head, content=content)
     base.write_page(path, page)
 
 
 def draw(path: Path, outcome: Outcome) -> None:
     """Write the picture of a run that recorded its mistakes; raise LenetError if that fails."""
     assert outcome.mistakes is not None
-    origin, mistakes = _head(outcome), outcome.mistakes
+    origin = head_of(outcome, title(outcome.counts), lead(outcome.counts))
+    mistakes = outcome.mistakes
     facts = ", ".join(f"{name} {value}" for name, value in origin.shown.items())
     drawn = {"Images by true label (rows) and predicted label (columns)": _matrix(outcome.counts)}
     if len(mistakes.worst):
-        title = (
+        caption = (
             f"The mistakes. {bounded(len(mistakes.worst), len(mistakes.rows))} Below each: the "
             "predicted label and its probability, the second choice, the image's number from 0."
         )
-        drawn[title] = _gallery(mistakes)
+        drawn[caption] = _gallery(mistakes)
     charts.save(path, [origin.title, origin.lead, *textwrap.wrap(facts, 150, max_lines=3)], drawn)
 
 
