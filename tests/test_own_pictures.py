@@ -166,7 +166,7 @@ def test_uneven_light_does_not_change_the_digit(how):
 
 def test_several_digits_give_a_note():
     made = as_mnist(np.tile(np.asarray(seven(), np.float32), 3))
-    assert "3 separate digits; only the largest is read without --all" in made.notes
+    assert "3 separate digits; only the largest is read" in made.notes
     assert alike(made.pixels, SEVEN)
 
 

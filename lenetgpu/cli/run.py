@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from lenetgpu.pictures.given import Expanded, Gathered
 
 
-def _given(arguments: Sequence[str], option: str) -> tuple[Path | None, Expanded | None]:
+def _given(arguments: Sequence[str], as_is: bool) -> tuple[Path | None, Expanded | None]:
     """Return one file to read in parts (None: the default), or the files of pictures, not read yet.
 
-    Raises LenetError if stdin is given twice, or for a file in parts with an `option` of pictures.
+    Raises LenetError if stdin is given twice, or for `as_is` with a file that is read in parts.
     """
     from lenetgpu.files.kinds import require_pictures
 
     if not arguments:
-        require_pictures(option, "the digits that ship")
+        require_pictures(as_is, "the digits that ship")
         return None, None
     from lenetgpu.pictures.given import expand, single_data
 
     expanded = expand(arguments)
     if not expanded.bad and single_data(expanded.paths):
-        require_pictures(option, f"images in {expanded.paths[0]}")
+        require_pictures(as_is, f"images in {expanded.paths[0]}")
         return Path(expanded.paths[0]), None
     return None, expanded
 
@@ -89,8 +89,6 @@ def _print(
         rows = classified.rows()
         drawn = partial(pictures.parts, rows, classified.images, out.width)
         parts = pictures.answers(rows) if quiet else drawn()
-        if classified.found.sheets:
-            parts = classified.lines()
     elif outcome.truth is None:
         parts = [pictures.counts(outcome.labels.tolist())]
     if parts:
@@ -121,20 +119,16 @@ def infer(
     from lenetgpu.files import output as files
     from lenetgpu.lab.console import progress_bar
     from lenetgpu.lab.mistakes import check_errors, write_errors
-    from lenetgpu.lab.pictures import check_sheets
     from lenetgpu.lab.summary import print_scores
     from lenetgpu.measure.document import infer_json
     from lenetgpu.measure.outcome import Request
 
-    every, option = options["every"], "--as-is" if as_is else "--all" if options["every"] else ""
     output, errors, json_file = (options[name] for name in ("output", "errors", "json_file"))
     if output is not None:
         files.check_target(output)
     if errors is not None:
         check_errors(errors)
-    if every:
-        check_sheets(output, errors, as_is)
-    file, expanded = _given(data, option)
+    file, expanded = _given(data, as_is)
     read = [file] if expanded is None else map(Path, expanded.paths)
     files.require_targets(output, json_file, errors, sources=(*read, options["weights"]))
     if options["weights"] is None:  # they are HDF5: NumPy and h5py, while the driver starts
@@ -142,7 +136,7 @@ def infer(
     before = phases_before()
     requested = request(
         Request, options, overrides=overrides(options), data=file,
-        roofline=options["timing"], mistakes=errors is not None and not every, each=True,
+        roofline=options["timing"], mistakes=errors is not None, each=True,
     )  # fmt: skip
     gathered, shown = None, not (quiet or options["no_progress"])
     if expanded is not None:
@@ -154,13 +148,11 @@ def infer(
     if json_file is not None:
         rows = {} if classified is None else classified.as_json()
         write_json(json_file, infer_json(outcome) | outcome.ended() | rows)
-    if errors is not None and every and classified is not None:
-        classified.draw(errors)
-    elif errors is not None:
+    if errors is not None:
         write_errors(errors, outcome)
     out = console(stderr=is_stdout(json_file))
     _print(out, outcome, classified, () if expanded is None else expanded.notes, quiet)
-    if options["scores"] and (every or output is None):
+    if options["scores"] and output is None:
         print_scores(out, outcome)
     if outcome.interrupted:
         note = f"; {output} holds their labels only" if output is not None else ""

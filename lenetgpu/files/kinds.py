@@ -68,7 +68,7 @@ def named_picture(path: str) -> bool:
     return os.path.splitext(path)[1].lower() in _ENDINGS
 
 
-def require_pictures(option: str, found: str) -> None:
-    """Raise LenetError if `option` is not empty and `found` is not a picture."""
-    if option:
-        raise LenetError(f"{option}: expected pictures, found {found}, which are never prepared")
+def require_pictures(as_is: bool, found: str) -> None:
+    """Raise LenetError if `as_is` is set and `found` is not a picture."""
+    if as_is:
+        raise LenetError(f"--as-is: expected pictures, found {found}, which are never prepared")

@@ -134,7 +134,7 @@ def _look(request: ClassifyRequest, say: Say) -> Gathered:
     """Return the job's inputs; raise LenetError if they are unusable or are arrays with --as-is."""
     gathered = gather(request.sources, lambda done, of: say("looking at files", done, of))
     if not gathered.listed:
-        require_pictures("--as-is" * request.as_is, f"images in {gathered.inputs[0].path}")
+        require_pictures(request.as_is, f"images in {gathered.inputs[0].path}")
     return gathered
 
 

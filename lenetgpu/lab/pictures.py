@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,7 @@ from lenetgpu.arrays import np
 from lenetgpu.check.mistakes import probabilities
 from lenetgpu.errors import LenetError, one_line, unexpected
 from lenetgpu.files.assets import default_digits
-from lenetgpu.files.forms import csv_rows
-from lenetgpu.files.output import LabelWriter, replacing
+from lenetgpu.files.output import LabelWriter
 from lenetgpu.lab.infer import infer
 from lenetgpu.lab.mistakes import probability
 from lenetgpu.measure.outcome import FEW, Outcome, Progress, Request
@@ -54,60 +52,19 @@ class Classified:
         return cls(outcome, gathered, outcome.images, probabilities(outcome.scores))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row per image: file, any place, label, probability, runner-up, notes."""
-        rows, places = [], [place for sheet in self.found.sheets for place in sheet.places]
+        """Return a row per image: file, label, probability, runner-up, notes."""
+        rows = []
         for number, label in enumerate(self.outcome.labels.tolist()):
             likely = self.likely[number].tolist()
             second = max((k for k in range(len(likely)) if k != label), key=likely.__getitem__)
-            row = {"file": self.found.names[number], **(places[number] if places else {})}
-            row |= {"label": label, "probability": likely[label]}
+            row = {"file": self.found.names[number], "label": label, "probability": likely[label]}
             row["runner_up"] = {"label": second, "probability": likely[second]}
             rows.append(row | {"notes": list(self.found.notes[number])})
         return rows
 
-    def sheets(self) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
-        """Yield each Sheet of which digits are labelled, and their rows."""
-        rows = iter(self.rows())
-        for sheet in self.found.sheets:
-            if own := [*islice(rows, len(sheet.places))]:
-                yield sheet, own
-
-    def lines(self) -> Iterator[str]:
-        """Yield a line per sheet: its name and the digits of each row."""
-        for _, rows in self.sheets():
-            words = (" " * (row["column"] == 1) + str(row["label"]) for row in rows)
-            yield f"{one_line(rows[0]['file'])}:{''.join(words)}"
-
-    def draw(self, path: Path) -> None:
-        """Write a page of the sheets with boxes and labels; raise LenetError if that fails."""
-        from lenetgpu.lab.page import base, mistakes
-
-        drawn = [
-            (rows, sheet.size, base.png_uri(sheet.grey.astype(np.uint8)))
-            for sheet, rows in self.sheets()
-        ]
-        head = mistakes.head_of(self.outcome, f"{self.outcome.done:,} digits", "Boxes and labels.")
-        base.write_page(path, base.render("sheets_page.html.j2", head=head, sheets=drawn))
-
-    def write(self, path: Path) -> None:
-        """Write file, place, label and probability of each digit as .csv."""
-        names = ("file", *self.found.sheets[0].places[0], "label", "probability")
-        text = csv_rows(names, *(tuple(row[name] for name in names) for row in self.rows()))
-        with replacing(path) as new:
-            new.write_text(text, encoding="utf-8", errors="surrogateescape")
-
     def as_json(self) -> dict[str, Any]:
         """Return the additional JSON keys: the rows, and a sentence per bad picture."""
         return {"rows": self.rows(), "bad": self.found.bad}
-
-
-def check_sheets(output: Path | None, errors: Path | None, as_is: bool) -> None:
-    """Raise LenetError unless digits of sheets can be written to `output` and `errors`."""
-    if as_is:
-        raise LenetError("infer: expected one of --all and --as-is, found both")
-    for path, ending in ((output, ".csv"), (errors, ".html")):
-        if path is not None and path.suffix.lower() != ending:
-            raise unexpected(path, f"with --all a name ending in {ending}", path.suffix)
 
 
 def gathered(request: Request, files: Expanded, as_is: bool, advance: Progress) -> Gathered:
@@ -116,8 +73,7 @@ def gathered(request: Request, files: Expanded, as_is: bool, advance: Progress) 
     phases = Phases()
     with phases.timed("load"):
         skip, limit = request.skip, request.limit
-        how = request.orientation, request.every
-        images = gather(files.paths, as_is, skip, limit, advance, *how)
+        images = gather(files.paths, as_is, skip, limit, advance, request.orientation)
     images.bad[:0] = files.bad
     images.took_ms = phases["load"]
     return images
@@ -137,15 +93,12 @@ def classify(
     source = found.source(request.skip)
     outcome = infer(whole, progress, None, source)
     outcome.phases["load"] = outcome.phases.get("load", 0.0) + found.took_ms
-    classified = Classified(outcome, found, source.images, probabilities(outcome.scores))
-    if output is not None and found.sheets:
-        classified.write(output)
-    elif output is not None:
+    if output is not None:
         count, scores = outcome.done, outcome.scores if request.scores else None
         with LabelWriter(output, count, request.scores, request.skip, found.names) as writer:
             writer.write(outcome.labels, scores)
             writer.close(outcome.requested if outcome.interrupted else None)
-    return classified
+    return Classified(outcome, found, source.images, probabilities(outcome.scores))
 
 
 def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[Part]:

@@ -54,7 +54,6 @@ class Request:
     trace: bool = False
     min_accuracy: float | None = None
     repeat: int = 0  # passes timed after the one that computes labels
-    every: bool = False  # read every digit of each picture
     each: bool = False  # show up to FEW images one by one
     polarity: str = AUTO_POLARITY
     transpose: bool = False

@@ -50,7 +50,7 @@ def as_mnist(grey: Array) -> Prepared:
     Raises LenetError beginning with "expected a digit" for a blank picture or noise.
     """
     extracted = _extracted(masks.shrunk(grey))
-    return prepared(extracted.ink, extracted.digit, [_INVERTED] if extracted.dark else [])
+    return _prepared(extracted, [_INVERTED] if extracted.dark else [])
 
 
 def of_colours(bands: list[Array]) -> Prepared:
@@ -64,12 +64,12 @@ def of_colours(bands: list[Array]) -> Prepared:
     extracted = _extracted(_colour_contrast([masks.shrunk(band) for band in bands]), lines=False)
     if extracted.digit.doubtful or extracted.digit.cut > 2:
         raise LenetError("expected a digit, found fields of colour")
-    return prepared(extracted.ink, extracted.digit, [_COLOUR])
+    return _prepared(extracted, [_COLOUR])
 
 
-def prepared(ink: Array, digit: Digit, notes: list[str]) -> Prepared:
-    """Prepare a `digit` of `ink` (H, W), 0 to 1; `notes` precede those of its preparation."""
-    notes = [*notes, *digit.notes]
+def _prepared(extracted: _Extracted, notes: list[str]) -> Prepared:
+    ink, digit = extracted.ink, extracted.digit
+    notes += digit.notes
     filled = filled_outline(digit.mask) if digit.width <= _HOLLOW else None
     if filled is not None:
         ink, digit = np.maximum(ink, filled), Digit(digit.box, filled, [])
@@ -87,7 +87,7 @@ def _extracted(
     thin dark lines are tried, and used if they form a digit.
     """
     try:
-        ink, dark = ink_of(grey, sheet)
+        ink, dark = _ink_of(grey, sheet)
         extracted = _Extracted(ink, dark, digit_of(ink, sheet), depth)
     except LenetError:
         thin = _thin_lines(grey) if lines else None
@@ -164,7 +164,7 @@ def _centred(fitted: Array) -> Array:
     return out
 
 
-def ink_of(grey: Array, sheet: Array | None = None) -> tuple[Array, bool]:
+def _ink_of(grey: Array, sheet: Array | None = None) -> tuple[Array, bool]:
     """Return how far pixels (H, W) stand out from the paper, in 0..1, and if ink is darker."""
     contrast = grey - _paper(grey, sheet)
     if sheet is not None:

@@ -116,8 +116,7 @@ class Digit:
         return self.width > (_SOLID if self.cut >= 3 else _SHAPE)
 
 
-def box_around(parts: list[Island]) -> Box:
-    """Return the box around `parts`, at least one."""
+def _box(parts: list[Island]) -> Box:
     return Box(
         min(part.top for part in parts),
         max(part.bottom for part in parts),
@@ -155,13 +154,13 @@ def digit_of(ink: Array, sheet: Array | None = None, lines: bool = False) -> Dig
         elif is_large:
             digits.append([part])
     if len(digits) > 12 or sum(part.mass for digit in digits for part in digit) / mass < 0.15:
-        raise LenetError(f"expected a digit, found ink in {len(parts):,} places; see --all")
+        raise LenetError(f"expected a digit, found ink in {len(parts):,} places")
     chosen = np.isin(numbers, [part.number for part in digits[0]])
     if edges_of(chosen) > _JAGGED * max(largest, MANY):
         raise LenetError("expected a digit, found only noise")
     if len(digits) > 1:
-        notes.insert(0, f"{len(digits)} separate digits; only the largest is read without --all")
-    return Digit(box_around(digits[0]), chosen, notes)
+        notes.insert(0, f"{len(digits)} separate digits; only the largest is read")
+    return Digit(_box(digits[0]), chosen, notes)
 
 
 def _inner(parts: list[Island], numbers: Array, sheet: Array | None) -> list[Island]:
@@ -178,4 +177,4 @@ def _inner(parts: list[Island], numbers: Array, sheet: Array | None) -> list[Isl
 
 
 def _distance(digit: list[Island], part: Island) -> int:
-    return max(0, *box_around(digit).gaps(part))
+    return max(0, *_box(digit).gaps(part))

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.folders import below, is_pattern, matching
-from lenetgpu.files.kinds import EXPECTED, MOST_BYTES, named_picture, require_pictures
+from lenetgpu.files.kinds import EXPECTED, MOST_BYTES, named_picture
 from lenetgpu.files.orientation import AS_STORED, Orientation
 from lenetgpu.files.reading import MemorySource
 from lenetgpu.files.source import DATA, form_of, open_source
@@ -42,7 +41,6 @@ class Gathered:
     notes: list[tuple[str, ...]] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
     unlabelled: str | None = None  # name of the first file without labels
-    sheets: list[Any] = field(default_factory=list)  # with --all: a Sheet per entry of `images`
     took_ms: float = 0.0  # time to find, read and prepare the images
 
     def add(
@@ -66,7 +64,7 @@ class Gathered:
             parts = [part / white if part.dtype == np.uint8 else part for part in parts]
         known = [labels for labels in self.labels if labels is not None]
         labels = np.concatenate(known) if self.unlabelled is None else None
-        more = len(dict.fromkeys(self.names)) - 1
+        more = len(self.names) - 1
         name = f"{self.names[0]} and {more:,} more" if more else self.names[0]
         return MemorySource(np.concatenate(parts), labels, name, first, self.names)
 
@@ -132,13 +130,12 @@ def gather(
     limit: int | None = None,
     advance: Callable[[int, int], None] | None = None,
     orientation: Orientation = AS_STORED,
-    every: bool = False,
 ) -> Gathered:
     """Read the images of all `paths`: `limit` of them (None: all) after the first `skip`.
 
     Pictures are prepared like MNIST unless `as_is`; data files have the `orientation`. A bad file
-    gives a sentence and counts as one image for `skip`. If `every`, all digits of each picture
-    are read, and data files are bad. `advance(read, total)` is called before each file.
+    gives a sentence and counts as one image for `skip`. `advance(read, total)` is called
+    before each file.
     """
     gathered, any_picture = Gathered(), False
     left = sys.maxsize if limit is None else limit
@@ -151,17 +148,10 @@ def gather(
         try:
             with _file_and_name(path) as (file, name):
                 if form_of(file, EXPECTED) in DATA:
-                    require_pictures("--all" * every, f"images in {name}")
                     skipped, added = _add_data(gathered, file, name, skip, left, orientation)
                 else:
                     any_picture = True
-                    if every and not skip:
-                        from lenetgpu.pictures.sheets import read_sheet
-
-                        sheet, added = read_sheet(file), 1
-                        gathered.add(sheet.pixels[..., None], None, [name] * len(sheet.places))
-                        gathered.sheets.append(sheet)
-                    elif not skip:
+                    if not skip:
                         digit, added = read_digit(file, as_is), 1
                         pixels = orientation.of_pictures(as_is).apply(digit.pixels)
                         gathered.add(pixels[None, ..., None], None, [name], digit.notes)

@@ -11,7 +11,6 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from threading import Lock
@@ -52,9 +51,7 @@ _STDERR, _stderr_lock = 2, Lock()
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 warnings.filterwarnings("ignore", module=r"PIL\.")  # of bombs and odd tags: they are refused
 
-Plane = Callable[[Image.Image], Image.Image]
 Planes = Callable[[Image.Image], list[Array]]
-Planar = tuple[list[Array], list[str], tuple[int, int]]
 
 
 class RefusedError(Exception):
@@ -65,13 +62,13 @@ class RefusedError(Exception):
         self.expected = expected
 
 
-def read_grey(path: Path, side: int = SIDE) -> tuple[Array, list[str], tuple[int, int]]:
+def read_grey(path: Path) -> tuple[Array, list[str], tuple[int, int]]:
     """Read a file as grey (H, W) float32, 0 black to 255 white; return it, notes, original (H, W).
 
-    EXIF orientation is applied; pictures with a side longer than `side` are averaged. Raises
+    EXIF orientation is applied; pictures with a side longer than SIDE are averaged. Raises
     LenetError naming the file if it is not a supported picture, damaged or too large.
     """
-    (grey,), notes, size = _read(path, "L", lambda image: [_grey(image, side)], side)
+    (grey,), notes, size = _read(path, "L", lambda image: [_grey(image)])
     return grey, notes, size
 
 
@@ -80,14 +77,14 @@ def read_colours(path: Path) -> list[Array]:
     return _read(path, "RGB", _colours)[0]
 
 
-def _read(path: Path, draft: str, planes: Planes, side: int = SIDE) -> Planar:
+def _read(path: Path, draft: str, planes: Planes) -> tuple[list[Array], list[str], tuple[int, int]]:
     """Read `planes` of a picture (a JPEG decoded as `draft`), notes, and the original (H, W)."""
     data = read_whole(path, EXPECTED, MOST_BYTES, "a picture of")
     kind = kind_of(data[:START])
     if kind is None:
         raise unexpected(path, EXPECTED, foreign(data[:START], len(data)))
     try:
-        return _decoded(data, _NAMES.get(kind, kind), draft, planes, side)
+        return _decoded(data, _NAMES.get(kind, kind), draft, planes)
     except RefusedError as error:
         raise unexpected(path, error.expected or f"a whole {kind} picture", str(error)) from error
 
@@ -115,7 +112,9 @@ def _without_libtiff() -> Iterator[None]:
                 raise RefusedError(f"a damaged one ({errors[0].decode(errors='replace')})")
 
 
-def _decoded(data: bytes, form: str, draft: str, planes: Planes, side: int) -> Planar:
+def _decoded(
+    data: bytes, form: str, draft: str, planes: Planes
+) -> tuple[list[Array], list[str], tuple[int, int]]:
     """Decode a picture's bytes to rotated and averaged `planes`, notes, and the original (H, W)."""
     if len(data) > _FILE.get(form, MOST_BYTES):
         raise RefusedError(f"{len(data):,}", f"a {form} picture of at most {_FILE[form]:,} bytes")
@@ -130,7 +129,7 @@ def _decoded(data: bytes, form: str, draft: str, planes: Planes, side: int) -> P
                 image = files.enter_context(Image.open(io.BytesIO(data), formats=[form]))
             notes = ["the first of several frames"] if getattr(image, "is_animated", False) else []
             width, height = image.size
-            image.draft(draft, (side, side))
+            image.draft(draft, (SIDE, SIDE))
             if draft != "L" and form == "JPEG" and image.width * image.height > _COLOURED:
                 return [], notes, (height, width)
             if form == "TIFF":
@@ -237,27 +236,27 @@ def _colours(image: Image.Image) -> list[Array]:
     return [_on_paper(band, bands[3]) for band in bands[:3]] if form == "RGBA" else bands
 
 
-def _grey(image: Image.Image, side: int) -> Array:
-    """Convert a picture of any Pillow mode to (H, W) float32, 0 to 255, averaged to `side`."""
-    mode, averaged = image.mode, partial(_averaged, image, side=side)
+def _grey(image: Image.Image) -> Array:
+    """Convert a picture of any Pillow mode to (H, W) float32, 0 to 255, averaged to SIDE."""
+    mode = image.mode
     if mode == "F" or mode.startswith("I"):
-        return _deep(averaged(lambda strip: strip), mode == "F")
+        return _deep(_averaged(image, lambda strip: strip), mode == "F")
     if mode in ("LAB", "YCbCr"):
-        return averaged(lambda strip: strip.getchannel(0))
+        return _averaged(image, lambda strip: strip.getchannel(0))
     if image.has_transparency_data:
-        grey = averaged(lambda strip: strip.convert("RGBA").convert("RGB").convert("L"))
-        return _on_paper(grey, averaged(lambda strip: strip.convert("RGBA").getchannel(3)))
+        grey = _averaged(image, lambda strip: strip.convert("RGBA").convert("RGB").convert("L"))
+        return _on_paper(grey, _averaged(image, lambda strip: strip.convert("RGBA").getchannel(3)))
     plain = mode in ("1", "L")
-    return averaged(lambda strip: (strip if plain else strip.convert("RGB")).convert("L"))
+    return _averaged(image, lambda strip: (strip if plain else strip.convert("RGB")).convert("L"))
 
 
-def _averaged(image: Image.Image, plane: Plane, side: int = SIDE) -> Array:
-    """Apply `plane` to a picture in strips and average to sides up to `side`, (H, W) float32."""
+def _averaged(image: Image.Image, plane: Callable[[Image.Image], Image.Image]) -> Array:
+    """Apply `plane` to a picture in strips and average to sides of at most SIDE, (H, W) float32."""
     width, height = image.size
-    by = averaged_by(image.size, side)
+    by = averaged_by(image.size)
     if by == 1:
         return np.asarray(plane(image), dtype=np.float32)
-    right, end = (max(n - n % by, min(by, n)) for n in (width, height))
+    right, end = (max(side - side % by, min(by, side)) for side in (width, height))
     wide = by * max(1, _STRIP // (by * min(by, height)))
     tall = by * max(1, _STRIP // (by * min(wide, width)))
     rows, lefts = [], range(0, right, wide)

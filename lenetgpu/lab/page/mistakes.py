@@ -49,8 +49,7 @@ def _cells(counts: Any) -> list[list[dict[str, Any]]]:
     ]
 
 
-def head_of(outcome: Outcome, title: str, lead: str) -> base.Head:
-    """Return the head of a page on a run, with its data, weights and plan."""
+def _head(outcome: Outcome) -> base.Head:
     origin = head("infer", outcome.gpu)
     facts = {
         "data": shown(outcome.data),
@@ -60,8 +59,8 @@ def head_of(outcome: Outcome, title: str, lead: str) -> base.Head:
     if outcome.done < outcome.requested:
         facts["interrupted"] = f"{outcome.done:,} of {outcome.requested:,} images read"
     return base.Head(
-        title=title,
-        lead=lead,
+        title=title(outcome.counts),
+        lead=lead(outcome.counts),
         device=origin["device"]["name"],
         date=origin["date"],
         commit=origin["commit"],
@@ -72,24 +71,22 @@ def head_of(outcome: Outcome, title: str, lead: str) -> base.Head:
 def write(path: Path, outcome: Outcome) -> None:
     """Write the page of a run that recorded its mistakes; raise LenetError if that fails."""
     content = section(outcome.counts, outcome.mistakes)
-    head = head_of(outcome, title(outcome.counts), lead(outcome.counts))
-    page = base.render("mistakes_page.html.j2", head=head, content=content)
+    page = base.render("mistakes_page.html.j2", head=_head(outcome), content=content)
     base.write_page(path, page)
 
 
 def draw(path: Path, outcome: Outcome) -> None:
     """Write the picture of a run that recorded its mistakes; raise LenetError if that fails."""
     assert outcome.mistakes is not None
-    origin = head_of(outcome, title(outcome.counts), lead(outcome.counts))
-    mistakes = outcome.mistakes
+    origin, mistakes = _head(outcome), outcome.mistakes
     facts = ", ".join(f"{name} {value}" for name, value in origin.shown.items())
     drawn = {"Images by true label (rows) and predicted label (columns)": _matrix(outcome.counts)}
     if len(mistakes.worst):
-        caption = (
+        title = (
             f"The mistakes. {bounded(len(mistakes.worst), len(mistakes.rows))} Below each: the "
             "predicted label and its probability, the second choice, the image's number from 0."
         )
-        drawn[caption] = _gallery(mistakes)
+        drawn[title] = _gallery(mistakes)
     charts.save(path, [origin.title, origin.lead, *textwrap.wrap(facts, 150, max_lines=3)], drawn)
 
 
